@@ -1,0 +1,1 @@
+"""pamx: local language models on MLX with a paged KV cache."""
