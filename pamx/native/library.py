@@ -1,0 +1,175 @@
+"""Loading the native library: find it, match it to this MLX, prove the bridge, or say why not."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pamx.errors import NativeError
+from pamx.native.threads import usable_cpus
+
+# nanobind internals that this library's instance layout was written for. Another nanobind ABI
+# may lay instances out differently; then the plain-MLX path serves.
+NANOBIND_ABI = "_v22_"
+
+
+@dataclass(frozen=True)
+class Library:
+    """The loaded library: cffi's `lib` and `ffi`, and what it says about itself."""
+
+    ffi: Any
+    lib: Any
+    path: Path
+    version: str
+    build_hash: str
+    mlx_compiled: str
+    mlx_loaded: str
+    cpu_isa: str
+
+
+def library() -> Library:
+    """Returns the library, loading it at the first call.
+
+    Raises:
+        NativeError: the library cannot be used here; the message says why.
+    """
+    loaded = _load_once()
+    if isinstance(loaded, NativeError):
+        raise NativeError(loaded.message, loaded.hint)
+    return loaded
+
+
+@functools.cache
+def _load_once() -> Library | NativeError:
+    try:
+        return _load()
+    except NativeError as error:
+        return error
+
+
+def _load() -> Library:
+    if os.environ.get("PAMX_DISABLE_NATIVE", "0") not in ("", "0"):
+        raise NativeError(
+            "The native library is switched off by PAMX_DISABLE_NATIVE.",
+            "Unset PAMX_DISABLE_NATIVE to use it.",
+        )
+    _preload_libmlx()
+    try:
+        module = importlib.import_module("pamx.native._pamx")
+    except ModuleNotFoundError as error:
+        raise NativeError(
+            "This installation of pamx has no native library.",
+            "Install pamx again where a C++ compiler is present, without PAMX_NO_NATIVE.",
+        ) from error
+    except ImportError as error:
+        raise NativeError(
+            f"The native library does not load: {error}.",
+            "Install pamx again, so that it is built for this machine and its pinned mlx.",
+        ) from error
+    ffi, lib = module.ffi, module.lib
+
+    def text(pointer: Any) -> str:
+        return str(ffi.string(pointer).decode())
+
+    loaded = Library(
+        ffi=ffi,
+        lib=lib,
+        path=Path(str(module.__file__)),
+        version=text(lib.pamx_version()),
+        build_hash=text(lib.pamx_build_hash()),
+        mlx_compiled=text(lib.pamx_mlx_compiled()),
+        mlx_loaded=text(lib.pamx_mlx_loaded()),
+        cpu_isa=text(lib.pamx_cpu_isa()),
+    )
+    _check_versions(loaded)
+    _check_bridge(loaded)
+    check(loaded, lib.pamx_set_num_threads(_wanted_threads()))
+    return loaded
+
+
+def check(loaded: Library, status: int) -> None:
+    """Raises NativeError with the library's own message unless `status` is PAMX_OK."""
+    if status != loaded.lib.PAMX_OK:
+        raise NativeError(loaded.ffi.string(loaded.lib.pamx_last_error()).decode() + ".")
+
+
+def _wanted_threads() -> int:
+    text = os.environ.get("PAMX_NUM_THREADS", "")
+    if not text:
+        return usable_cpus()
+    if not text.isdigit() or not 1 <= int(text) <= 1024:
+        raise NativeError(
+            f"PAMX_NUM_THREADS is {text!r}, not a number from 1 to 1024.", "Correct or unset it."
+        )
+    return int(text)
+
+
+def _preload_libmlx() -> None:
+    """Maps libmlx before the library asks for it.
+
+    An installed wheel finds libmlx by its relative run path. In an editable install the library
+    lies in the source tree, from which that path leads nowhere; a libmlx that is already mapped
+    under the same name satisfies it. Finding the package does not import mlx.core.
+    """
+    name = "libmlx.dylib" if sys.platform == "darwin" else "libmlx.so"
+    spec = importlib.util.find_spec("mlx")
+    for folder in (spec.submodule_search_locations if spec else None) or []:
+        path = Path(folder) / "lib" / name
+        if path.exists():
+            ctypes.CDLL(str(path))
+            return
+
+
+def _check_versions(loaded: Library) -> None:
+    import mlx.core as mx
+
+    python = str(mx.__version__)
+    if not loaded.mlx_compiled == loaded.mlx_loaded == python:
+        raise NativeError(
+            f"The native library was compiled for MLX {loaded.mlx_compiled}, but this process "
+            f"runs libmlx {loaded.mlx_loaded} and mlx.core {python}; its C++ interface changes "
+            "between releases.",
+            f"Run: pip install mlx=={loaded.mlx_compiled}, or install pamx again.",
+        )
+
+
+def _check_bridge(loaded: Library) -> None:
+    import mlx.core as mx
+    import numpy as np
+
+    keys = _nanobind_internals()
+    if not any(NANOBIND_ABI in key and key.endswith("_mlx__") for key in keys):
+        raise NativeError(
+            f"This mlx wheel was built with a nanobind that pamx does not know ({keys}).",
+            f"Install the wheel from PyPI: pip install --force-reinstall mlx=={mx.__version__}",
+        )
+    check(
+        loaded,
+        loaded.lib.pamx_bridge_configure(object.__basicsize__, mx.array.__basicsize__),
+    )
+    known = mx.array(np.arange(3 * 5 * 7, dtype=np.int16).reshape(3, 5, 7))
+    mx.eval(known)
+    address = np.array(known, copy=False).ctypes.data
+    shape = loaded.ffi.new("int32_t[]", list(known.shape))
+    check(
+        loaded,
+        loaded.lib.pamx_bridge_probe(id(known), address, known.ndim, shape, known.itemsize),
+    )
+
+
+def _nanobind_internals() -> list[str]:
+    """The names under which nanobind modules of this interpreter share their state."""
+    api = ctypes.pythonapi
+    api.PyInterpreterState_Get.restype = ctypes.c_void_p
+    api.PyInterpreterState_GetDict.restype = ctypes.c_void_p  # borrowed: py_object would steal it
+    api.PyInterpreterState_GetDict.argtypes = [ctypes.c_void_p]
+    address = api.PyInterpreterState_GetDict(api.PyInterpreterState_Get())
+    state = ctypes.cast(address, ctypes.py_object).value
+    return [str(key) for key in state if "nb_internals" in str(key)]

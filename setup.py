@@ -1,0 +1,157 @@
+"""Builds the native library; everything else about the package is in pyproject.toml.
+
+The library is one abi3 extension, `pamx.native._pamx`: cffi's wrapper of native/include/pamx.h
+and the C++ sources under native/, linked to the libmlx of the pinned mlx wheel. Set
+PAMX_NO_NATIVE=1 to install without it (pamx then runs on plain MLX operations, slower), and
+PAMX_WERROR=1 to turn warnings into errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
+
+ROOT = Path(__file__).parent.resolve()
+NATIVE = ROOT / "native"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+MACOS = sys.platform == "darwin"
+# The oldest CPython whose stable ABI the library uses: requires-python in pyproject.toml.
+ABI3 = "cp311"
+
+
+def fail(what: str, fix: str) -> None:
+    """Stops the build with a message that stands out from the compiler's output."""
+    sys.exit(f"\n\npamx: {what}\n      {fix}\n")
+
+
+def mlx_folder() -> Path:
+    spec = importlib.util.find_spec("mlx")
+    for folder in (spec.submodule_search_locations if spec else None) or []:
+        if (Path(folder) / "include" / "mlx" / "mlx.h").exists():
+            return Path(folder)
+    fail(
+        "the mlx wheel, whose headers and library the native library needs, is not installed.",
+        "Build with pip's build isolation (the default), or install the pinned mlx first.",
+    )
+    raise AssertionError
+
+
+def sources() -> list[Path]:
+    return sorted(p for p in NATIVE.rglob("*.cpp"))
+
+
+def build_hash() -> str:
+    digest = hashlib.sha256()
+    for path in [*sources(), *sorted(NATIVE.rglob("*.h*"))]:
+        digest.update(path.relative_to(NATIVE).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class BuildNative(build_ext):
+    """Generates cffi's wrapper, gives each language its flags, and explains what is missing."""
+
+    def build_extension(self, ext: Extension) -> None:
+        self.check_tools()
+        ext.sources = [self.wrapper(), *(str(p.relative_to(ROOT)) for p in sources())]
+        compile_one = self.compiler._compile
+
+        def compile_with_flags(obj, src, ext_, cc_args, extra, pp_opts):  # type: ignore
+            flags = list(extra)
+            if src.endswith(".cpp"):
+                flags += ["-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra"]
+                flags += ["-Werror"] if os.environ.get("PAMX_WERROR") else []
+            if src.endswith("_avx2.cpp") and is_x86():
+                flags += ["-mavx2", "-mfma", "-mf16c"]
+            return compile_one(obj, src, ext_, cc_args, flags, pp_opts)
+
+        self.compiler._compile = compile_with_flags
+        try:
+            super().build_extension(ext)
+        except (CompileError, LinkError):
+            fail(
+                "the native library did not compile; the compiler's own words are above.",
+                "A C++20 compiler is needed (GCC 11, Clang 14 or later). PAMX_NO_NATIVE=1 "
+                "installs without the library, slower.",
+            )
+
+    def wrapper(self) -> str:
+        from cffi import FFI
+
+        ffi = FFI()
+        ffi.cdef((NATIVE / "include" / "pamx.h").read_text())
+        ffi.set_source(
+            "pamx.native._pamx",
+            '#include <stddef.h>\n#include <stdint.h>\n#include "pamx.h"',
+            py_limited_api=True,
+        )
+        path = Path(self.build_temp) / "_pamx.c"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ffi.emit_c_code(str(path))
+        return str(path)
+
+    def check_tools(self) -> None:
+        without = "PAMX_NO_NATIVE=1 installs without the native library, slower."
+        compiler = (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++").split()[0]
+        if not (shutil.which(compiler) or shutil.which("c++")):
+            install = "xcode-select --install" if MACOS else "apt install g++ (or your system's)"
+            fail(f"no C++ compiler was found (looked for {compiler}).", f"{install}. {without}")
+        if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
+            fail(
+                f"the headers of Python {sys.version_info.major}.{sys.version_info.minor} "
+                "(Python.h) are not installed.",
+                f"apt install python3-dev (or your system's package). {without}",
+            )
+
+
+def is_x86() -> bool:
+    # Apple's universal Pythons report a platform, not this build's target.
+    return not MACOS and os.uname().machine == "x86_64"
+
+
+class BdistWheel(bdist_wheel):
+    """Tags the wheel abi3: one binary serves every CPython from 3.11."""
+
+    def finalize_options(self) -> None:
+        if self.distribution.ext_modules:
+            self.py_limited_api = ABI3
+        super().finalize_options()
+
+
+def native_extension() -> Extension:
+    mlx = mlx_folder()
+    origin = "@loader_path" if MACOS else "$ORIGIN"
+    return Extension(
+        "pamx.native._pamx",
+        sources=[],  # BuildNative fills them in: one of them is generated
+        include_dirs=[str(NATIVE), str(NATIVE / "include")],
+        library_dirs=[str(mlx / "lib")],
+        libraries=["mlx"],
+        # Relative, from site-packages/pamx/native to site-packages/mlx/lib.
+        extra_link_args=[f"-Wl,-rpath,{origin}/../../mlx/lib"],
+        extra_compile_args=["-O3", "-g0", "-isystem", str(mlx / "include")],
+        define_macros=[("PAMX_VERSION", VERSION), ("PAMX_BUILD_HASH", build_hash())],
+        language="c++",
+        py_limited_api=True,
+        depends=[str(p) for p in NATIVE.rglob("*.h*")],
+    )
+
+
+if not re.fullmatch(r"[\w.+]+", VERSION):
+    fail(f"the version {VERSION!r} cannot be put into a C string.", "Mend pyproject.toml.")
+
+setup(
+    ext_modules=[] if os.environ.get("PAMX_NO_NATIVE") else [native_extension()],
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": BdistWheel},
+)
