@@ -38,7 +38,8 @@ void check_tables(const Batch& b) {
     const int32_t context = b.context_lens[s];
     const int32_t first_written =
         (context - (b.query_starts[s + 1] - b.query_starts[s])) / b.block_size;
-    const int32_t blocks = static_cast<int32_t>((int64_t{context} + b.block_size - 1) / b.block_size);
+    const int32_t blocks =
+        static_cast<int32_t>((int64_t{context} + b.block_size - 1) / b.block_size);
     for (int32_t i = 0; i < blocks; ++i) {
       const int32_t id = b.block_tables[int64_t{s} * b.max_blocks + i];
       require(id >= 0 && id < b.num_blocks, "block table of " + sequence(s) + " holds block " +
@@ -50,9 +51,9 @@ void check_tables(const Batch& b) {
       if (is_new) continue;
       require(use->second.sequence != s,
               "block table of " + sequence(s) + " holds block " + std::to_string(id) + " twice");
-      require(!written && !use->second.written,
-              "block " + std::to_string(id) + " is shared by " + sequence(use->second.sequence) +
-                  " and " + sequence(s) + " while one of them writes it");
+      require(!written && !use->second.written, "block " + std::to_string(id) + " is shared by " +
+                                                    sequence(use->second.sequence) + " and " +
+                                                    sequence(s) + " while one of them writes it");
       use->second.sequence = s;
     }
   }
@@ -62,14 +63,14 @@ void check_tables(const Batch& b) {
 
 std::shared_ptr<const Batch> Batch::create(const pamx_batch_desc* desc) {
   require(desc != nullptr, "the batch description is null");
-  require(desc->num_sequences >= 1, "a batch needs at least 1 sequence, not " +
-                                        std::to_string(desc->num_sequences));
+  require(desc->num_sequences >= 1,
+          "a batch needs at least 1 sequence, not " + std::to_string(desc->num_sequences));
   require(desc->block_size == 8 || desc->block_size == 16 || desc->block_size == 32,
           "block_size must be 8, 16 or 32, not " + std::to_string(desc->block_size));
-  require(desc->num_blocks >= 1, "num_blocks must be at least 1, not " +
-                                     std::to_string(desc->num_blocks));
-  require(desc->max_blocks >= 1, "max_blocks must be at least 1, not " +
-                                     std::to_string(desc->max_blocks));
+  require(desc->num_blocks >= 1,
+          "num_blocks must be at least 1, not " + std::to_string(desc->num_blocks));
+  require(desc->max_blocks >= 1,
+          "max_blocks must be at least 1, not " + std::to_string(desc->max_blocks));
   require(desc->query_starts && desc->context_lens && desc->block_tables,
           "query_starts, context_lens and block_tables must not be null");
   auto batch = std::make_shared<Batch>();
@@ -79,8 +80,8 @@ std::shared_ptr<const Batch> Batch::create(const pamx_batch_desc* desc) {
   batch->max_blocks = desc->max_blocks;
   batch->query_starts.assign(desc->query_starts, desc->query_starts + sequences + 1);
   batch->context_lens.assign(desc->context_lens, desc->context_lens + sequences);
-  batch->block_tables.assign(desc->block_tables,
-                             desc->block_tables + sequences * static_cast<size_t>(desc->max_blocks));
+  batch->block_tables.assign(
+      desc->block_tables, desc->block_tables + sequences * static_cast<size_t>(desc->max_blocks));
   check_lengths(*batch);
   check_tables(*batch);
   return batch;

@@ -27,14 +27,14 @@ struct PagedAttention {
   int32_t k_dim = 0;
   int32_t v_dim = 0;
   float scale = 1.0f;
-  float softcap = 0.0f;  // 0: none
-  int32_t window = 0;    // 0: none
+  float softcap = 0.0f;          // 0: none
+  int32_t window = 0;            // 0: none
   const float* sinks = nullptr;  // [heads] or null
 
-  Rows queries;          // heads x k_dim
-  Rows keys;             // kv_heads x k_dim; data null: nothing to write
-  Rows values;           // kv_heads x v_dim
-  Rows out;              // heads x v_dim, dim_stride 1
+  Rows queries;                // heads x k_dim
+  Rows keys;                   // kv_heads x k_dim; data null: nothing to write
+  Rows values;                 // kv_heads x v_dim
+  Rows out;                    // heads x v_dim, dim_stride 1
   void* key_pool = nullptr;    // [num_blocks, block_size, kv_heads, k_dim], contiguous
   void* value_pool = nullptr;  // [num_blocks, block_size, kv_heads, v_dim], contiguous
 

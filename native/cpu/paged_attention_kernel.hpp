@@ -190,12 +190,12 @@ static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
                                  (a.query_starts[tile.sequence + 1] - first_token) + tile.begin;
   const int32_t* table = a.block_tables + int64_t{tile.sequence} * a.max_blocks;
 
-  float* query = scratch;                              // [rows, k_dim], scaled
-  float* acc = query + int64_t{rows} * a.k_dim;        // [rows, v_dim]
-  float* scores = acc + int64_t{rows} * a.v_dim;       // [rows, block_size]
+  float* query = scratch;                         // [rows, k_dim], scaled
+  float* acc = query + int64_t{rows} * a.k_dim;   // [rows, v_dim]
+  float* scores = acc + int64_t{rows} * a.v_dim;  // [rows, block_size]
   float* row_max = scores + int64_t{rows} * a.block_size;
   float* row_sum = row_max + rows;
-  float* page = row_sum + rows;                        // [block_size, k_dim or v_dim]
+  float* page = row_sum + rows;  // [block_size, k_dim or v_dim]
 
   // With a soft-cap the tanh needs the plain score; without, log2(e) joins the scale.
   const float scale = a.softcap > 0.0f ? a.scale / a.softcap : a.scale * kLog2E;
@@ -222,8 +222,7 @@ static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
                                  ? last_position + 1 - page_start
                                  : a.block_size;
     const int32_t used_begin = start > page_start ? start - page_start : 0;
-    const int64_t pool_row =
-        (int64_t{table[b]} * a.block_size) * a.kv_heads + tile.kv_head;
+    const int64_t pool_row = (int64_t{table[b]} * a.block_size) * a.kv_heads + tile.kv_head;
 
     // The part [begin, end) of this page that a row may see.
     const auto visible = [&](int32_t r, int32_t* begin, int32_t* end) {
@@ -256,8 +255,8 @@ static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
         for (int32_t d = 0; d < a.v_dim; d += 8) store(o + d, mul(load(o + d), c));
       }
     }
-    const float* values = page_as_float<T>(a.value_pool, pool_row, a.kv_heads, a.v_dim,
-                                           used_begin, used_end, page, &stride);
+    const float* values = page_as_float<T>(a.value_pool, pool_row, a.kv_heads, a.v_dim, used_begin,
+                                           used_end, page, &stride);
     for (int32_t r = 0; r < rows; ++r) {
       int32_t begin, end;
       if (!visible(r, &begin, &end)) continue;
@@ -279,8 +278,11 @@ static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
 
 static void attend_tile(const PagedAttention& a, const Tile& tile, float* scratch) {
   switch (a.dtype) {
-    case Dtype::float32: return attend<Float32>(a, tile, scratch);
-    case Dtype::float16: return attend<Float16>(a, tile, scratch);
-    case Dtype::bfloat16: return attend<BFloat16>(a, tile, scratch);
+    case Dtype::float32:
+      return attend<Float32>(a, tile, scratch);
+    case Dtype::float16:
+      return attend<Float16>(a, tile, scratch);
+    case Dtype::bfloat16:
+      return attend<BFloat16>(a, tile, scratch);
   }
 }

@@ -95,8 +95,7 @@ static inline float float16_to_float(uint16_t h) {
     const float magnitude = static_cast<float>(fraction) * 5.9604644775390625e-08f;
     return sign ? -magnitude : magnitude;
   }
-  const uint32_t bits =
-      sign | ((exponent == 31 ? 255u : exponent + 112u) << 23) | (fraction << 13);
+  const uint32_t bits = sign | ((exponent == 31 ? 255u : exponent + 112u) << 23) | (fraction << 13);
   float f;
   __builtin_memcpy(&f, &bits, 4);
   return f;

@@ -49,6 +49,11 @@ int pamx_bridge_configure(int32_t object_size, int32_t array_size);
 int pamx_bridge_probe(pamx_object object, uintptr_t data, int32_t ndim, const int32_t* shape,
                       int32_t itemsize);
 
+/* Turns the placeholder `out` into an array of `shape` whose memory nobody has touched: the system
+ * provides a page of it when it is first written. For block pools, which are large, are reserved
+ * whole and fill slowly. `dtype_of` is any array of the wanted dtype. CPU only. */
+int pamx_empty(const int32_t* shape, int32_t ndim, pamx_object dtype_of, pamx_object out);
+
 /* ---- Packed batches --------------------------------------------------------------------- */
 
 /* The sequences of one step, packed without padding. Sequence s brings the query tokens

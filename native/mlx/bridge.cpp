@@ -53,7 +53,9 @@ bool safe_read(const void* from, void* to, size_t bytes) {
 }
 
 void check(bool condition, const char* what) {
-  if (!condition) throw Error(PAMX_UNSUPPORTED, std::string("this mlx wheel's arrays are laid out in an unknown way: ") + what);
+  if (!condition)
+    throw Error(PAMX_UNSUPPORTED,
+                std::string("this mlx wheel's arrays are laid out in an unknown way: ") + what);
 }
 
 void probe(pamx_object object, uintptr_t data, int32_t ndim, const int32_t* shape,
@@ -96,10 +98,10 @@ mlx::core::array& array_of(pamx_object object, const char* name) {
 
 extern "C" int pamx_bridge_configure(int32_t object_size, int32_t array_size) {
   return pamx::guarded([&] {
-    pamx::require(object_size >= 16 && object_size <= 64 && array_size > object_size + 8 &&
-                      array_size <= 256,
-                  "implausible object sizes: " + std::to_string(object_size) + " and " +
-                      std::to_string(array_size) + " bytes");
+    pamx::require(
+        object_size >= 16 && object_size <= 64 && array_size > object_size + 8 && array_size <= 256,
+        "implausible object sizes: " + std::to_string(object_size) + " and " +
+            std::to_string(array_size) + " bytes");
     pamx::array_size = array_size;
     pamx::object_size = object_size;
   });

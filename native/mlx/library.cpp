@@ -22,9 +22,9 @@ extern "C" const char* pamx_cpu_isa(void) { return pamx::cpu::kernels().isa; }
 
 extern "C" int pamx_set_num_threads(int32_t num_threads) {
   return pamx::guarded([&] {
-    pamx::require(num_threads >= 1 && num_threads <= 1024,
-                  "the number of threads must be from 1 to 1024, not " +
-                      std::to_string(num_threads));
+    pamx::require(
+        num_threads >= 1 && num_threads <= 1024,
+        "the number of threads must be from 1 to 1024, not " + std::to_string(num_threads));
     pamx::cpu::set_num_threads(num_threads);
   });
 }

@@ -3,12 +3,13 @@
 // Writing and attending are one primitive so that no read can pass a write in MLX's graph, and
 // the pool outputs always share their inputs' buffers: MLX's own donation test is false for a
 // primitive with several outputs, and every step would copy the whole pool.
+#include "cpu/paged_attention.hpp"
+
 #include <cmath>
 #include <sstream>
 #include <typeinfo>
 
 #include "core/batch.hpp"
-#include "cpu/paged_attention.hpp"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
@@ -123,16 +124,17 @@ class PagedAttention : public mx::Primitive {
 
 // A pool must be a whole buffer that exists, or one that another of our operations will hand on.
 void check_pool(const mx::array& pool, const char* name, const Batch& batch) {
-  require(pool.ndim() == 4 && pool.shape(0) == batch.num_blocks &&
-              pool.shape(1) == batch.block_size,
-          std::string(name) + " has shape " + shape_string(pool.shape()) + "; the batch needs [" +
-              std::to_string(batch.num_blocks) + ", " + std::to_string(batch.block_size) +
-              ", kv_heads, dim]");
+  require(
+      pool.ndim() == 4 && pool.shape(0) == batch.num_blocks && pool.shape(1) == batch.block_size,
+      std::string(name) + " has shape " + shape_string(pool.shape()) + "; the batch needs [" +
+          std::to_string(batch.num_blocks) + ", " + std::to_string(batch.block_size) +
+          ", kv_heads, dim]");
   const int dim = pool.shape(3);
   require(dim >= 8 && dim <= 256 && dim % 8 == 0,
           std::string(name) + "'s head size must be a multiple of 8 up to 256, not " +
               std::to_string(dim));
-  if (pool.is_available()) {
+  // An array that is scheduled has its memory and layout, also before its values are there.
+  if (pool.status() != mx::array::Status::unscheduled) {
     require(pool.flags().row_contiguous, std::string(name) + " is not row-contiguous");
   } else {
     require(pool.has_primitive() && typeid(pool.primitive()) == typeid(PagedAttention),
@@ -184,7 +186,8 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
 
   const auto stream = mx::default_stream(mx::default_device());
   if (stream.device != mx::Device::cpu) {
-    throw Error(PAMX_UNSUPPORTED, "MLX's default device is the GPU, and this build has no GPU kernels");
+    throw Error(PAMX_UNSUPPORTED,
+                "MLX's default device is the GPU, and this build has no GPU kernels");
   }
   std::vector<mx::array> inputs{queries, key_pool, value_pool};
   if (keys) {
@@ -195,10 +198,11 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
     inputs.push_back(*values);
   }
   if (sinks) {
-    require(mx::issubdtype(sinks->dtype(), mx::floating) && sinks->shape() == mx::Shape{queries.shape(1)},
-            "sinks have shape " + shape_string(sinks->shape()) + " and dtype " + dtype_string(sinks->dtype()) +
-                " instead of one float for each of the " + std::to_string(queries.shape(1)) +
-                " heads");
+    require(mx::issubdtype(sinks->dtype(), mx::floating) &&
+                sinks->shape() == mx::Shape{queries.shape(1)},
+            "sinks have shape " + shape_string(sinks->shape()) + " and dtype " +
+                dtype_string(sinks->dtype()) + " instead of one float for each of the " +
+                std::to_string(queries.shape(1)) + " heads");
     inputs.push_back(mx::contiguous(mx::astype(*sinks, mx::float32, stream), false, stream));
   }
   mx::Shape out_shape = queries.shape();
@@ -215,8 +219,8 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
 
 extern "C" int pamx_paged_attention(const pamx_batch* batch, const pamx_attention_params* params,
                                     pamx_object queries, pamx_object keys, pamx_object values,
-                                    pamx_object key_pool, pamx_object value_pool,
-                                    pamx_object sinks, pamx_object out, pamx_object key_pool_out,
+                                    pamx_object key_pool, pamx_object value_pool, pamx_object sinks,
+                                    pamx_object out, pamx_object key_pool_out,
                                     pamx_object value_pool_out) {
   return pamx::guarded([&] {
     using pamx::array_of;

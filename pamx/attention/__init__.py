@@ -1,0 +1,1 @@
+"""What attention sees: steps, caches over pages, and the implementations behind them."""

@@ -1,0 +1,18 @@
+"""Answering requests: prompts, the step loop, sampling, text."""
+
+from pamx.engine.chat import ChatSession
+from pamx.engine.completion import Completion, Delta
+from pamx.engine.engine import AttentionStatus, Engine, load
+from pamx.engine.prompt import Message
+from pamx.engine.sampling import Sampling
+
+__all__ = [
+    "AttentionStatus",
+    "ChatSession",
+    "Completion",
+    "Delta",
+    "Engine",
+    "Message",
+    "Sampling",
+    "load",
+]

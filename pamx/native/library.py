@@ -100,6 +100,13 @@ def check(loaded: Library, status: int) -> None:
         raise NativeError(loaded.ffi.string(loaded.lib.pamx_last_error()).decode() + ".")
 
 
+def mlx_version() -> str:
+    """Version of the mlx.core that this process imported."""
+    import mlx.core as mx
+
+    return str(vars(mx)["__version__"])
+
+
 def _wanted_threads() -> int:
     text = os.environ.get("PAMX_NUM_THREADS", "")
     if not text:
@@ -128,9 +135,7 @@ def _preload_libmlx() -> None:
 
 
 def _check_versions(loaded: Library) -> None:
-    import mlx.core as mx
-
-    python = str(mx.__version__)
+    python = mlx_version()
     if not loaded.mlx_compiled == loaded.mlx_loaded == python:
         raise NativeError(
             f"The native library was compiled for MLX {loaded.mlx_compiled}, but this process "
@@ -148,7 +153,7 @@ def _check_bridge(loaded: Library) -> None:
     if not any(NANOBIND_ABI in key and key.endswith("_mlx__") for key in keys):
         raise NativeError(
             f"This mlx wheel was built with a nanobind that pamx does not know ({keys}).",
-            f"Install the wheel from PyPI: pip install --force-reinstall mlx=={mx.__version__}",
+            f"Install the wheel from PyPI: pip install --force-reinstall mlx=={mlx_version()}",
         )
     check(
         loaded,

@@ -129,3 +129,16 @@ def paged_attention(
     )
     check(native, status)
     return out, new_keys, new_values
+
+
+def empty(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+    """An array of memory that nobody has touched yet, for block pools on the CPU.
+
+    Raises:
+        NativeError: there is no such memory, or MLX's default device is not the CPU.
+    """
+    native = library()
+    dtype_of, out = mx.array(0, dtype), mx.array(0)
+    dims = native.ffi.new("int32_t[]", list(shape))
+    check(native, native.lib.pamx_empty(dims, len(shape), id(dtype_of), id(out)))
+    return out

@@ -1,0 +1,1 @@
+"""Replacing parts of a loaded mlx-lm model, and undoing it."""

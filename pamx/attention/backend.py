@@ -1,0 +1,113 @@
+"""Which implementation of paged attention serves this process, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import mlx.core as mx
+
+from pamx.attention import reference
+from pamx.attention.step import Step
+from pamx.errors import NativeError
+from pamx.kv.pool import Allocate, LayerPool
+from pamx.native import ops
+from pamx.native.library import library
+
+
+class Attend(Protocol):
+    """Writes new K/V rows into the pool, then attends; lazy.
+
+    Args:
+        step: The step's sequences.
+        pool: The layer's pages; its handles are replaced by those after the write.
+        queries: [batch, heads, length, k_dim], batch or length 1 as the packing says.
+        keys: [batch, kv_heads, length, k_dim] or None: attend without writing.
+        values: [batch, kv_heads, length, v_dim] or None.
+
+    Returns:
+        [batch, heads, length, v_dim]
+    """
+
+    def __call__(
+        self,
+        step: Step,
+        pool: LayerPool,
+        queries: mx.array,
+        keys: mx.array | None,
+        values: mx.array | None,
+        *,
+        scale: float,
+        softcap: float = 0.0,
+        window: int | None = None,
+        sinks: mx.array | None = None,
+    ) -> mx.array: ...
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An implementation of `Attend`.
+
+    Attributes:
+        name: "native-cpu" or "mlx".
+        reason: One sentence: why this one.
+        allocate: Makes a pool's storage.
+        in_place: Whether a step can be queued while an earlier one still runs without the pool
+            being copied.
+    """
+
+    name: str
+    reason: str
+    attend: Attend
+    allocate: Allocate
+    in_place: bool
+
+
+def _native(
+    step: Step,
+    pool: LayerPool,
+    queries: mx.array,
+    keys: mx.array | None,
+    values: mx.array | None,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+    window: int | None = None,
+    sinks: mx.array | None = None,
+) -> mx.array:
+    out, pool.keys, pool.values = ops.paged_attention(
+        step.native,
+        queries,
+        keys,
+        values,
+        pool.keys,
+        pool.values,
+        scale=scale,
+        softcap=softcap,
+        window=window,
+        sinks=sinks,
+    )
+    return out
+
+
+def reference_backend(reason: str) -> Backend:
+    return Backend("mlx", reason, reference.attend, mx.zeros, in_place=False)
+
+
+def choose_backend() -> Backend:
+    """The native library where it can serve MLX's default device, else plain MLX operations."""
+    try:
+        native = library()
+    except NativeError as error:
+        return reference_backend(error.message)
+    if mx.default_device().type != mx.DeviceType.cpu:
+        return reference_backend(
+            "MLX runs on the GPU, and this version's native kernels are for the CPU."
+        )
+    return Backend(
+        "native-cpu",
+        f"The native library's {native.cpu_isa} kernels serve MLX on the CPU.",
+        _native,
+        ops.empty,
+        in_place=True,
+    )

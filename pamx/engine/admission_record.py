@@ -1,0 +1,55 @@
+"""Remembering that a model passed the admission check, so that it runs once and not at each start.
+
+A verdict holds for one model folder, one build of pamx, one MLX and one kernel. Anything that
+could change the numbers is part of its name; a lost or unreadable record only means that the
+check runs again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+
+import mlx.core as mx
+
+from pamx.errors import NativeError
+from pamx.models import LoadedModel
+from pamx.models.cache_dir import cache_root
+from pamx.native.library import library, mlx_version
+
+
+def is_admitted(loaded: LoadedModel) -> bool:
+    """Whether this model has passed the check with this very software."""
+    return _record(loaded).exists()
+
+
+def remember_admission(loaded: LoadedModel) -> None:
+    """Notes that this model has passed; a full or read-only disk is no error."""
+    record = _record(loaded)
+    with suppress(OSError):
+        record.parent.mkdir(parents=True, exist_ok=True)
+        record.touch()
+
+
+def _record(loaded: LoadedModel) -> Path:
+    try:
+        native = library()
+        kernel = [native.build_hash, native.cpu_isa]
+    except NativeError:
+        kernel = ["mlx"]
+    files = sorted(p for p in loaded.path.iterdir() if p.suffix in (".json", ".safetensors"))
+    facts = {
+        "config": loaded.config,
+        "files": [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files],
+        "folder": str(loaded.path.resolve()),
+        "device": str(mx.default_device()),
+        "kernel": kernel,
+        "pamx": pamx.__version__,
+        "mlx": mlx_version(),
+        "mlx-lm": version("mlx-lm"),
+    }
+    text = json.dumps(facts, sort_keys=True, default=str)
+    return cache_root() / "admitted" / hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,91 @@
+"""A conversation: each turn computes only the tokens that the turns before have not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pamx.engine.completion import Delta
+from pamx.engine.prompt import Message, prompt_tokens
+from pamx.engine.sampling import Sampling
+from pamx.errors import RequestError
+
+if TYPE_CHECKING:
+    from pamx.engine.engine import Engine
+
+GREEDY = Sampling()
+
+
+class ChatSession:
+    """Turns of a conversation over one sequence of pages.
+
+    Args:
+        engine: Answers the turns.
+        system: System message, or None for the model's own default.
+
+    Attributes:
+        messages: The conversation so far.
+    """
+
+    def __init__(self, engine: Engine, system: str | None = None) -> None:
+        self._engine = engine
+        self._system = system
+        self._slot = engine.new_slot()
+        self.messages: list[Message] = []
+        self.clear()
+
+    def ask(
+        self,
+        text: str,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        stop: Sequence[str] = (),
+    ) -> Iterator[Delta]:
+        """Adds a user message and answers it, piece by piece.
+
+        A turn that is stopped early stays in the conversation with what was said so far; one
+        that fails before its first token leaves the conversation as it was.
+
+        Raises:
+            RequestError: the message is empty, or the conversation has outgrown the context.
+        """
+        if not text.strip():
+            raise RequestError("The message is empty.", "Write something for the model to answer.")
+        messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
+        prompt = prompt_tokens(self._engine.tokenizer, messages)
+        try:
+            self._engine.check_request(prompt, max_tokens)
+        except RequestError as error:
+            raise RequestError(error.message, "Begin a new conversation (/clear).") from error
+        return self._answer(messages, prompt, max_tokens, sampling, stop)
+
+    def _answer(
+        self,
+        messages: list[Message],
+        prompt: list[int],
+        max_tokens: int | None,
+        sampling: Sampling,
+        stop: Sequence[str],
+    ) -> Iterator[Delta]:
+        said = ""
+        answered = False
+        try:
+            for delta in self._engine.answer(self._slot, prompt, max_tokens, sampling, stop):
+                said += delta.text
+                answered = True
+                yield delta
+        finally:
+            if answered:
+                self.messages = [*messages, {"role": "assistant", "content": said}]
+
+    def clear(self) -> None:
+        """Forgets the conversation and frees its pages; the system message stays."""
+        self._slot.close()
+        self.messages = (
+            [] if self._system is None else [{"role": "system", "content": self._system}]
+        )
+
+    def close(self) -> None:
+        """Frees the conversation's pages."""
+        self._slot.close()

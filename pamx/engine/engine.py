@@ -1,0 +1,280 @@
+"""The engine: one loaded model that answers one request at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pamx.models as models
+from pamx.attention.placeholders import UnsupportedAttentionError
+from pamx.engine.admission_record import is_admitted, remember_admission
+from pamx.engine.chat import ChatSession
+from pamx.engine.completion import Completion, Delta, FinishReason
+from pamx.engine.prompt import Prompt, prompt_tokens
+from pamx.engine.sampling import Sampling, make_sampler
+from pamx.engine.slot import Dense, Paged, Slot
+from pamx.engine.steps import decode, prefill
+from pamx.engine.text import TextStream
+from pamx.errors import RequestError
+from pamx.models import LoadedModel
+from pamx.substitute.paged_model import PagedModel
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True)
+class AttentionStatus:
+    """What serves a model's attention.
+
+    Attributes:
+        paged: Whether the KV cache is paged.
+        kernel: "native-cpu", "mlx" (plain MLX operations), or "mlx-lm" (the model's own cache).
+        reason: One sentence: why.
+    """
+
+    paged: bool
+    kernel: str
+    reason: str
+
+
+class Engine:
+    """A model, its pages, and what answers requests with them.
+
+    Make one with `pamx.load`. Closing it restores the mlx-lm model.
+
+    Attributes:
+        model: The mlx-lm model.
+        tokenizer: mlx-lm's tokenizer wrapper.
+        context: Tokens that a prompt and its answer may have together.
+        attention: What serves attention, and why.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, *, context: int | None = None, block_size: int = 16
+    ) -> None:
+        self.name = loaded.name
+        self.path: Path = loaded.path
+        self.model = loaded.model
+        self.tokenizer: Any = loaded.tokenizer
+        self._vocabulary: int | None = loaded.config.get("vocab_size")
+        trained = _trained_context(loaded.config)
+        if context is not None and trained is not None and context > trained:
+            raise RequestError(
+                f"A context of {context:,} tokens is more than the {trained:,} that "
+                f"{loaded.name} was made for.",
+                f"Ask for at most {trained:,}.",
+            )
+        self._paged: PagedModel | None = None
+        try:
+            verified = is_admitted(loaded)
+            self._paged = PagedModel(
+                loaded.model,
+                context=context,
+                max_context=trained,
+                block_size=block_size,
+                verify=not verified,
+            )
+            if not verified:
+                remember_admission(loaded)
+            self.context = min(context or self._paged.context, self._paged.context)
+            backend = self._paged.backend
+            self.attention = AttentionStatus(True, backend.name, backend.reason)
+        except UnsupportedAttentionError as error:
+            self.context = context or trained or 4096
+            self.attention = AttentionStatus(
+                False, "mlx-lm", f"Pages do not serve this model: {error.message}"
+            )
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        stop: Sequence[str] = (),
+        raw: bool = False,
+    ) -> Completion:
+        """Answers a prompt and returns the whole answer. Arguments as for `stream`."""
+        for delta in self.stream(
+            prompt, max_tokens=max_tokens, sampling=sampling, stop=stop, raw=raw
+        ):
+            completion = delta.completion
+        assert completion is not None
+        return completion
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int | None = None,
+        sampling: Sampling = GREEDY,
+        stop: Sequence[str] = (),
+        raw: bool = False,
+    ) -> Iterator[Delta]:
+        """Answers a prompt piece by piece.
+
+        Args:
+            prompt: Text, which becomes a user message through the model's chat template; a list
+                of messages (dicts of role and content); or token ids.
+            max_tokens: Longest answer; None: until the model ends it or the context is full.
+            sampling: How tokens are drawn.
+            stop: Strings that end the answer; they are not part of it.
+            raw: Take text as it is, without the chat template.
+
+        Yields:
+            A Delta for each token, and a last one that carries the Completion. Closing the
+            iterator early stops the work and frees the pages.
+
+        Raises:
+            RequestError: the prompt is empty, does not suit the template, or leaves no room for
+                an answer.
+        """
+        tokens = prompt_tokens(self.tokenizer, prompt, raw=raw, vocabulary=self._vocabulary)
+        self.check_request(tokens, max_tokens)
+        return self._answer_alone(tokens, max_tokens, sampling, stop)
+
+    def chat(self, system: str | None = None) -> ChatSession:
+        """Starts a conversation that keeps its pages between turns."""
+        return ChatSession(self, system)
+
+    def _answer_alone(
+        self, tokens: list[int], max_tokens: int | None, sampling: Sampling, stop: Sequence[str]
+    ) -> Iterator[Delta]:
+        slot = self.new_slot()
+        try:
+            yield from self.answer(slot, tokens, max_tokens, sampling, stop)
+        finally:
+            slot.close()
+
+    # ---- what a chat session is built from -------------------------------------------------------
+
+    def new_slot(self) -> Slot:
+        """An empty sequence."""
+        return Slot(Paged(self._paged.sequence()) if self._paged else Dense(self.model))
+
+    def check_request(self, prompt: list[int], max_tokens: int | None) -> None:
+        """Raises RequestError if a prompt cannot be answered within the context."""
+        if max_tokens is not None and max_tokens < 1:
+            raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1.")
+        if not prompt:
+            raise RequestError("The prompt is empty.", "Write something for the model to answer.")
+        if len(prompt) >= self.context:
+            raise RequestError(
+                f"The prompt is {len(prompt):,} tokens long, and the context is "
+                f"{self.context:,} tokens, the answer included.",
+                "Shorten it, or ask for a larger context.",
+            )
+
+    def answer(
+        self,
+        slot: Slot,
+        prompt: list[int],
+        max_tokens: int | None,
+        sampling: Sampling,
+        stop: Sequence[str],
+    ) -> Iterator[Delta]:
+        """Answers a prompt in a slot, computing only what the slot does not hold."""
+        begin = time.perf_counter()
+        cached = slot.reuse(prompt)
+        limit = self.context - len(prompt)
+        if max_tokens is not None:
+            limit = min(limit, max_tokens)
+        text = TextStream(self.tokenizer.detokenizer, stop)
+        tokens: list[int] = []
+        reason: FinishReason = "length"
+        first = last = begin
+        prefill(self.model, slot, prompt)
+        new_tokens = decode(
+            self.model,
+            slot,
+            prompt[-1],
+            make_sampler(sampling),
+            limit,
+            lookahead=self._paged is None or self._paged.backend.in_place,
+        )
+        for token in new_tokens:
+            last = time.perf_counter()
+            first = last if not tokens else first
+            tokens.append(token)
+            if token in self.tokenizer.eos_token_ids:
+                reason = "stop"
+                break
+            yield Delta(text.add(token), token)
+            if text.stopped:
+                reason = "stop"
+                break
+        rest = text.finish()
+        yield Delta(
+            rest,
+            None,
+            Completion(
+                text=text.text,
+                tokens=tokens,
+                finish_reason=reason,
+                prompt_tokens=len(prompt),
+                cached_tokens=cached,
+                ttft=first - begin,
+                decode_seconds=last - first,
+            ),
+        )
+
+    # ---- life ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Restores the mlx-lm model. Idempotent."""
+        if self._paged is not None:
+            self._paged.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def load(
+    name: str | None = None,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    context: int | None = None,
+    block_size: int = 16,
+    progress: bool = True,
+) -> Engine:
+    """Loads a model and puts its KV cache on pages.
+
+    Args:
+        name: The built-in default (None), a model folder, a .gguf file, or a Hugging Face
+            repository id.
+        revision: Branch, tag or commit of a repository.
+        trust_remote_code: Run code that the checkpoint brings along.
+        context: Tokens that a prompt and its answer may have together; None: as many as the
+            model was made for, or as fit half of the free memory.
+        block_size: Tokens a page: 8, 16 or 32.
+        progress: Show download progress on a terminal.
+
+    Raises:
+        ModelError: the model cannot be found, fetched or built.
+        RequestError: the context does not fit.
+    """
+    loaded = models.load(
+        name, revision=revision, trust_remote_code=trust_remote_code, progress=progress
+    )
+    return Engine(loaded, context=context, block_size=block_size)
+
+
+def _trained_context(config: dict[str, Any]) -> int | None:
+    for part in (config, config.get("text_config") or {}):
+        for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+            if isinstance(part.get(key), int) and part[key] > 0:
+                return int(part[key])
+    return None

@@ -1,0 +1,122 @@
+"""A loaded mlx-lm model whose attention runs from pages, and back again."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from mlx.nn.layers.base import Module
+
+from pamx.attention.backend import Backend, choose_backend
+from pamx.attention.cache import PagedKVCache
+from pamx.attention.placeholders import Placeholders
+from pamx.attention.sequence import PagedSequence
+from pamx.errors import RequestError
+from pamx.kv.block_manager import BlockManager
+from pamx.kv.block_table import BlockTable
+from pamx.kv.budget import POOL_SHARE, available_bytes, context_that_fits
+from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
+from pamx.substitute.admission import admit
+from pamx.substitute.attention import substitute_attention
+from pamx.substitute.geometry import discover_geometry
+
+
+class PagedModel:
+    """Enables paged attention on an mlx-lm model that is already loaded.
+
+    The model's own attention calls are routed to pages while this object is open; closing it
+    restores the model exactly. No other model is touched.
+
+    Args:
+        model: A model from `mlx_lm.load`.
+        context: Tokens that the pool holds in all. None: `max_context`, or as many as fit half
+            of the memory that is free now if that is less.
+        max_context: The longest sequence that the model was trained for, if known.
+        block_size: Tokens a page: 8, 16 or 32.
+        backend: What computes attention; None: the best that serves this device.
+        verify: Whether to compare the model's logits on pages with those on its own cache.
+
+    Attributes:
+        context: Tokens that the pool holds in all.
+        backend: What computes attention, and why.
+
+    Raises:
+        UnsupportedAttentionError: pages would not give this model its own numbers; it is
+            unchanged then.
+        RequestError: `context` does not fit into memory.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        *,
+        context: int | None = None,
+        max_context: int | None = None,
+        block_size: int = 16,
+        backend: Backend | None = None,
+        verify: bool = True,
+    ) -> None:
+        self.backend = backend or choose_backend()
+        layers = discover_geometry(model)
+        num_blocks = -(-_pool_tokens(layers, context, max_context) // block_size)
+        self.manager = BlockManager(num_blocks, block_size)
+        self.context = num_blocks * block_size
+        self._placeholders = Placeholders()
+        self._undo = substitute_attention(model, self._placeholders)
+        try:
+            if verify:
+                admit(model, layers, block_size, self.backend, self._placeholders)
+            self.pool = BlockPool(layers, num_blocks, block_size, self.backend.allocate)
+        except BaseException:
+            self._undo()
+            raise
+
+    def sequence(self) -> PagedSequence:
+        """A new, empty sequence. Close it to give its pages back."""
+        table = BlockTable(self.manager)
+        return PagedSequence(self.pool, table, self.backend, self._placeholders)
+
+    def prompt_cache(self) -> list[PagedKVCache]:
+        """The caches of a new sequence, for the `prompt_cache` argument of mlx-lm's functions.
+
+        Its pages return to the pool when the caches are trimmed, or all at `close`.
+        """
+        return self.sequence().caches
+
+    def close(self) -> None:
+        """Restores the model; the pages go with the last sequence. Idempotent."""
+        self._undo()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _pool_tokens(layers: list[LayerGeometry], wanted: int | None, max_context: int | None) -> int:
+    per_token, available = token_bytes(layers), available_bytes()
+    fits = context_that_fits(per_token, available)
+    if wanted is None:
+        if fits < 1:
+            raise RequestError(
+                f"A token takes {per_token:,} bytes of KV cache, and {available:,} bytes of "
+                "memory are free.",
+                "Close other programs, or take a smaller model.",
+            )
+        return min(max_context or fits, fits)
+    if wanted < 1:
+        raise RequestError(f"The context is {wanted} tokens; it must be at least 1.")
+    if wanted > fits:
+        raise RequestError(
+            f"A context of {wanted:,} tokens needs {wanted * per_token:,} bytes of KV cache "
+            f"({per_token:,} a token); pamx gives it {POOL_SHARE:.0%} of the {available:,} "
+            "bytes that are free.",
+            f"Ask for at most {fits:,} tokens, or close other programs.",
+        )
+    return wanted
