@@ -12,7 +12,7 @@ from pamx.attention.step import Step
 from pamx.errors import NativeError
 from pamx.kv.pool import Allocate, LayerPool
 from pamx.native import ops
-from pamx.native.library import library
+from pamx.native.loader import library
 
 
 class Attend(Protocol):
@@ -94,20 +94,37 @@ def reference_backend(reason: str) -> Backend:
     return Backend("mlx", reason, reference.attend, mx.zeros, in_place=False)
 
 
+def native_backend() -> Backend:
+    """The native library's CPU kernels.
+
+    Raises:
+        NativeError: the library cannot be used here.
+    """
+    reason = f"The native library's {library().cpu_isa} kernels serve MLX on the CPU."
+    return Backend("native-cpu", reason, _native, ops.empty, in_place=True)
+
+
 def choose_backend() -> Backend:
     """The native library where it can serve MLX's default device, else plain MLX operations."""
-    try:
-        native = library()
-    except NativeError as error:
-        return reference_backend(error.message)
     if mx.default_device().type != mx.DeviceType.cpu:
         return reference_backend(
             "MLX runs on the GPU, and this version's native kernels are for the CPU."
         )
-    return Backend(
-        "native-cpu",
-        f"The native library's {native.cpu_isa} kernels serve MLX on the CPU.",
-        _native,
-        ops.empty,
-        in_place=True,
-    )
+    try:
+        return native_backend()
+    except NativeError as error:
+        return reference_backend(error.message)
+
+
+def backend_named(name: str) -> Backend:
+    """The backend called "native-cpu" or "mlx".
+
+    Raises:
+        NativeError: the native library cannot be used here.
+        ValueError: there is no backend of that name.
+    """
+    if name == "native-cpu":
+        return native_backend()
+    if name == "mlx":
+        return reference_backend("Plain MLX operations were asked for.")
+    raise ValueError(f"there is no attention backend {name!r}")

@@ -18,7 +18,7 @@ import mlx.core as mx
 from pamx.errors import NativeError
 from pamx.models import LoadedModel
 from pamx.models.cache_dir import cache_root
-from pamx.native.library import library, mlx_version
+from pamx.native.loader import library, mlx_version
 
 
 def is_admitted(loaded: LoadedModel) -> bool:

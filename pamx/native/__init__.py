@@ -1,5 +1,5 @@
 """The native library: loading, versions, and typed wrappers of its calls."""
 
-from pamx.native.library import Library, library
+from pamx.native.loader import Library, library
 
 __all__ = ["Library", "library"]

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
-from pamx.native.library import check, library
+from pamx.native.loader import check, library
 
 Int32Array = npt.NDArray[np.int32]
 

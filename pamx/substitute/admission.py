@@ -65,6 +65,35 @@ def admit(
         cache.update_and_fetch(keys, values)
     expected = _logits(model, own)
 
+    try:
+        found = _on_pages(model, layers, rows, context, block_size, backend, placeholders)
+    except UnsupportedAttentionError:
+        raise
+    except Exception as error:  # whatever a model does that no cache of ours foresaw
+        raise UnsupportedAttentionError(
+            f"The model does not run on pages ({type(error).__name__}: {error})."
+        ) from error
+
+    spread = float(mx.std(expected))
+    difference = float(mx.abs(found - expected).max()) / max(spread, 1e-12)
+    limit = TOLERANCE_FLOAT32 if all(g.dtype == mx.float32 for g in layers) else TOLERANCE_16_BIT
+    if not difference <= limit:  # written so that NaN fails
+        raise UnsupportedAttentionError(
+            f"On pages the model's logits differ by {difference:.2g} standard deviations from those "
+            f"on its own cache ({limit:g} is allowed)."
+        )
+    return difference
+
+
+def _on_pages(
+    model: Module,
+    layers: list[LayerGeometry],
+    rows: list[tuple[mx.array, mx.array]],
+    context: int,
+    block_size: int,
+    backend: Backend,
+    placeholders: Placeholders,
+) -> mx.array:
     blocks = -(-(context + _TOKENS) // block_size)
     pool = BlockPool(layers, blocks, block_size, backend.allocate)
     table = BlockTable(BlockManager(blocks, block_size))
@@ -73,16 +102,7 @@ def admit(
         cache.state = (keys, values, context)
     found = _logits(model, sequence.caches)
     sequence.close()
-
-    spread = float(mx.std(expected))
-    error = float(mx.abs(found - expected).max()) / max(spread, 1e-12)
-    limit = TOLERANCE_FLOAT32 if all(g.dtype == mx.float32 for g in layers) else TOLERANCE_16_BIT
-    if not error <= limit:  # written so that NaN fails
-        raise UnsupportedAttentionError(
-            f"On pages the model's logits differ by {error:.2g} standard deviations from those "
-            f"on its own cache ({limit:g} is allowed)."
-        )
-    return error
+    return found
 
 
 def _random_rows(geometry: LayerGeometry, tokens: int, seed: int) -> tuple[mx.array, mx.array]:

@@ -9,6 +9,7 @@ from mlx.nn.layers.base import Module
 from mlx_lm.models.cache import KVCache, RotatingKVCache, make_prompt_cache
 
 from pamx.attention.placeholders import UnsupportedAttentionError
+from pamx.errors import ModelError
 from pamx.kv.pool import LayerGeometry
 
 
@@ -19,6 +20,7 @@ def discover_geometry(model: Module) -> list[LayerGeometry]:
 
     Raises:
         UnsupportedAttentionError: the model keeps something else than keys and values.
+        ModelError: the model does not run on this device at all.
     """
     caches = make_prompt_cache(model)
     for cache in caches:
@@ -26,7 +28,13 @@ def discover_geometry(model: Module) -> list[LayerGeometry]:
             raise UnsupportedAttentionError(
                 f"The model keeps a {type(cache).__name__}, which pages do not hold yet."
             )
-    model(mx.array([[0]]), cache=caches)
+    try:
+        model(mx.array([[0]]), cache=caches)
+    except Exception as error:
+        raise ModelError(
+            f"mlx-lm cannot run this model here: {error}.",
+            "Some models need a GPU; try another one.",
+        ) from error
     return [_geometry(cache) for cache in caches]
 
 

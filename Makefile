@@ -1,0 +1,68 @@
+# Two commands do everything: `make chat` and `make test`. Both set up .venv first.
+
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	2>/dev/null && { echo $$p; break; }; done)
+CXX ?= c++
+BIN := .venv/bin
+# What an installation depends on; Python files are used where they lie.
+BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*')
+CXX_FILES = $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
+
+.PHONY: chat test install lint sanitize clean
+
+chat: install
+	@$(BIN)/pamx chat
+
+test: .venv/dev lint sanitize
+	$(BIN)/python -m pytest
+
+install: .venv/installed
+
+.venv/bin/python:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "make: Python 3.11 or later was not found; install it, or say make PYTHON=/path/to/python" >&2; \
+		exit 1; fi
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+		echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; \
+		exit 1; }
+
+.venv/installed: .venv/bin/python $(BUILD_INPUTS)
+	@echo "Installing pamx into .venv ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . >&2
+	@touch $@
+
+.venv/dev: .venv/bin/python $(BUILD_INPUTS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch .venv/installed $@
+
+# ---- checks, all part of `make test` --------------------------------------------------------
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+	PAMX_WERROR=1 $(BIN)/python setup.py --quiet build_ext --force --build-temp build/werror \
+		--build-lib build/werror/lib
+
+# The kernels, the worker pool and the batch checks need no MLX and no Python, so they run under
+# AddressSanitizer and UBSan as a program of their own.
+SANITIZED := $(wildcard tests/native/*.cpp) $(wildcard native/core/*.cpp) $(wildcard native/cpu/*.cpp)
+SANITIZE_FLAGS = -std=c++20 -O1 -g -Wall -Wextra -Werror -Inative -Inative/include \
+	-fsanitize=address,undefined -fno-sanitize-recover=all -pthread
+
+sanitize: build/sanitize/run
+	PAMX_CPU_ISA=portable $<
+	$<
+
+build/sanitize/run: $(SANITIZED:%.cpp=build/sanitize/%.o)
+	$(CXX) $(SANITIZE_FLAGS) $^ -o $@
+
+build/sanitize/%.o: %.cpp $(shell find native -name '*.h*')
+	@mkdir -p $(@D)
+	$(CXX) $(SANITIZE_FLAGS) $(if $(and $(findstring _avx2,$<),$(filter x86_64,$(shell uname -m))),-mavx2 -mfma -mf16c) \
+		-c $< -o $@
+
+clean:
+	rm -rf .venv build dist *.egg-info pamx/native/*.so

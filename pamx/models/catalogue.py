@@ -1,0 +1,141 @@
+"""Which models are on this machine, and deleting one of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pamx.errors import ModelError
+from pamx.models import store
+from pamx.models.cache_dir import disk_errors
+
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo, HFCacheInfo
+
+__all__ = ["CachedModel", "cached", "remove"]
+
+
+@dataclass(frozen=True)
+class CachedModel:
+    """A model on disk.
+
+    Attributes:
+        name: What ``load`` takes: the default's name, the path of the GGUF file that was
+            converted, or a repository id.
+        path: The folder that mlx-lm loads.
+        size_bytes: Disk space of that folder's files.
+        source: Where it came from.
+        revision: Commit of a Hub repository; None otherwise.
+    """
+
+    name: str
+    path: Path
+    size_bytes: int
+    source: Literal["built-in", "gguf", "hub"]
+    revision: str | None = None
+
+
+def cached() -> list[CachedModel]:
+    """Every model that is here and complete: pamx's own cache, then the Hugging Face cache."""
+    return [*_converted(), *_from_hub()]
+
+
+def remove(name: str) -> CachedModel:
+    """Delete a model from the cache; a GGUF file itself is never touched.
+
+    Args:
+        name: As ``cached`` lists it; for a GGUF also the file name without ``.gguf``; a
+            repository may have ``@commit`` (or a branch or tag), and goes whole without.
+
+    Returns:
+        What was deleted; ``size_bytes`` is the total if there was more than one copy.
+
+    Raises:
+        ModelError: No such model is cached, the name fits several, or it cannot be deleted.
+    """
+    local = [model for model in _converted() if name in (model.name, _gguf_name(model))]
+    if not local:
+        try:
+            full = str(Path(name).expanduser().resolve())
+        except (OSError, RuntimeError):
+            full = name
+        local = [model for model in _converted() if model.name == full]
+    if len({model.name for model in local}) > 1:
+        raise ModelError(
+            f"{name} fits several cached models: {', '.join(sorted(m.name for m in local))}.",
+            "Give the full path of the one to delete.",
+        )
+    if local:
+        for model in local:
+            store.delete(model.path)
+        return replace(local[0], size_bytes=sum(model.size_bytes for model in local))
+    return _remove_from_hub(name)
+
+
+def _converted() -> list[CachedModel]:
+    return [
+        CachedModel(
+            marker.name,
+            folder,
+            sum(marker.files.values()),
+            "built-in" if marker.source == "built-in" else "gguf",
+        )
+        for folder, marker in store.entries()
+    ]
+
+
+def _gguf_name(model: CachedModel) -> str | None:
+    return Path(model.name).stem if model.source == "gguf" else None
+
+
+def _hub_cache() -> HFCacheInfo | None:
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        return scan_cache_dir()
+    except (CacheNotFound, OSError, ValueError):
+        return None
+
+
+def _hub_repos(cache: HFCacheInfo | None) -> list[CachedRepoInfo]:
+    repos = cache.repos if cache else frozenset()
+    return sorted((r for r in repos if r.repo_type == "model"), key=lambda r: r.repo_id)
+
+
+def _from_hub() -> list[CachedModel]:
+    return [
+        CachedModel(
+            repo.repo_id,
+            revision.snapshot_path,
+            revision.size_on_disk,
+            "hub",
+            revision.commit_hash,
+        )
+        for repo in _hub_repos(_hub_cache())
+        for revision in sorted(repo.revisions, key=lambda r: r.commit_hash)
+        if (revision.snapshot_path / "config.json").is_file()
+        and any(revision.snapshot_path.glob("model*.safetensors"))
+    ]
+
+
+def _remove_from_hub(name: str) -> CachedModel:
+    repo_id, _, wanted = name.partition("@")
+    cache = _hub_cache()
+    revisions = [
+        revision
+        for repo in _hub_repos(cache)
+        if repo.repo_id == repo_id
+        for revision in repo.revisions
+        if not wanted or revision.commit_hash.startswith(wanted) or wanted in revision.refs
+    ]
+    if cache is None or not revisions:
+        raise ModelError(f"{name} is not in the cache.", "`pamx models` shows what is.")
+    plan = cache.delete_revisions(*(revision.commit_hash for revision in revisions))
+    first = revisions[0]
+    with disk_errors(first.snapshot_path):
+        plan.execute()
+    return CachedModel(
+        repo_id, first.snapshot_path, plan.expected_freed_size, "hub", first.commit_hash
+    )

@@ -1,0 +1,188 @@
+"""Is this folder a model that can be loaded: cheap checks before anything is mapped or built."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+from pamx.errors import ModelError
+
+__all__ = ["check_folder", "check_safetensors", "read_json"]
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tiktoken.model",
+    "spiece.model",
+    "vocab.json",
+    "vocab.txt",
+)
+_MAX_HEADER = 100_000_000  # the limit that the safetensors library sets
+_AGAIN = "Download or copy the model again."
+_DTYPE_BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
+    "U16": 16, "I16": 16, "F16": 16, "BF16": 16,
+    "U32": 32, "I32": 32, "F32": 32,
+    "U64": 64, "I64": 64, "F64": 64, "C64": 64,
+}  # fmt: skip
+
+
+def check_folder(folder: Path) -> dict[str, Any]:
+    """Check that ``folder`` holds a whole model and return its config.json.
+
+    Only headers are read: a weight whose bytes changed in place is not noticed.
+
+    Raises:
+        ModelError: It is no model folder, a file is missing or cut short, or its weights are in
+            a format that mlx-lm does not read.
+    """
+    if not folder.is_dir():
+        raise ModelError(f"There is no folder {folder}.", "Check the path.")
+    if not (folder / "config.json").is_file():
+        raise _not_a_model(folder)
+    config = read_json(folder / "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise ModelError(
+            f"{folder / 'config.json'} does not say what kind of model it describes "
+            "(no model_type).",
+            "Check that this is the folder of a language model.",
+        )
+    _check_index(folder)
+    weights = sorted(folder.glob("model*.safetensors"))
+    if not weights:
+        raise _no_weights(folder)
+    for file in weights:
+        check_safetensors(file)
+    _check_numbering(folder, weights)
+    if not any((folder / name).is_file() for name in _TOKENIZER_FILES) and not any(
+        folder.glob("*.tiktoken")
+    ):
+        raise ModelError(
+            f"{folder} holds no tokenizer (tokenizer.json or tokenizer.model).",
+            "Copy the tokenizer files of the same model into it.",
+        )
+    return config
+
+
+def check_safetensors(file: Path) -> None:
+    """Check that a safetensors file is as long as its header says.
+
+    Format: https://github.com/huggingface/safetensors#format (a 64-bit length, a JSON header,
+    then the data).
+
+    Raises:
+        ModelError: It is cut short, too long, or its header cannot be right.
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            start = stream.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            raw = stream.read(length) if length <= min(_MAX_HEADER, size) else b""
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}.") from error
+    if start == b"version ":
+        raise ModelError(
+            f"{file} is a Git LFS pointer, not the weights themselves.",
+            "Run `git lfs pull` in that folder, or download the model again.",
+        )
+    if len(start) < 8 or 8 + length > size:
+        raise ModelError(f"{file} is cut short or is not a safetensors file.", _AGAIN)
+    try:
+        end = _data_end(json.loads(raw))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelError(f"{file} has a damaged header.", _AGAIN) from error
+    expected = 8 + length + end
+    if size != expected:
+        what = "is cut short" if size < expected else "has bytes past its end"
+        raise ModelError(f"{file} {what}: it holds {size} bytes of {expected}.", _AGAIN)
+
+
+def read_json(file: Path) -> Any:
+    """The value of a JSON file.
+
+    Raises:
+        ModelError: It cannot be read or is not JSON.
+    """
+    try:
+        return json.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ModelError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise ModelError(f"{file} is not valid JSON: {error}.", _AGAIN) from error
+
+
+def _data_end(header: dict[str, Any]) -> int:
+    """Where the data of the last tensor ends; ValueError if a tensor cannot be where it says."""
+    last = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        start, end = entry["data_offsets"]
+        bits = _DTYPE_BITS.get(entry["dtype"])
+        if start < 0 or (bits and (end - start) * 8 != bits * math.prod(entry["shape"])):
+            raise ValueError(name)
+        last = max(last, end)
+    return last
+
+
+def _check_index(folder: Path) -> None:
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return
+    weight_map = read_json(index)
+    weight_map = weight_map.get("weight_map") if isinstance(weight_map, dict) else None
+    if not isinstance(weight_map, dict):
+        raise ModelError(f"{index} lists no weights.", _AGAIN)
+    absent = sorted({f for f in weight_map.values() if not (folder / str(f)).is_file()})
+    if absent:
+        raise ModelError(f"{folder} lacks {_some(absent)}, which its index lists.", _AGAIN)
+
+
+def _check_numbering(folder: Path, weights: list[Path]) -> None:
+    """Parts named ``-00001-of-00004`` must all be there, index or not."""
+    for file in weights:
+        if match := re.fullmatch(r"(.*)-\d{5}-of-(\d{5})", file.stem):
+            total = int(match[2])
+            names = [f"{match[1]}-{i:05d}-of-{match[2]}.safetensors" for i in range(1, total + 1)]
+            if absent := [name for name in names if not (folder / name).is_file()]:
+                raise ModelError(f"{folder} lacks {_some(absent)}.", _AGAIN)
+
+
+def _not_a_model(folder: Path) -> ModelError:
+    if ggufs := sorted(path.name for path in folder.glob("*.gguf")):
+        return ModelError(
+            f"{folder} is a folder with GGUF files ({_some(ggufs)}) and no config.json.",
+            f"Name the file itself: {folder / ggufs[0]}.",
+        )
+    return ModelError(
+        f"{folder} is not a model folder: it holds no config.json.",
+        "Name the folder that holds config.json, the safetensors files and the tokenizer.",
+    )
+
+
+def _no_weights(folder: Path) -> ModelError:
+    others = [
+        kind
+        for kind, pattern in (
+            ("PyTorch .bin", "pytorch_model*.bin"),
+            ("PyTorch .pth", "*.pth"),
+            ("GGUF", "*.gguf"),
+            ("other safetensors", "*.safetensors"),
+        )
+        if any(folder.glob(pattern))
+    ]
+    found = f"; it has {' and '.join(others)} files" if others else ""
+    return ModelError(
+        f"{folder} holds no weights that mlx-lm reads (model*.safetensors){found}.",
+        "Use a safetensors version of the model, or convert it with `mlx_lm.convert`.",
+    )
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -1,0 +1,199 @@
+"""Converting a GGUF file to a folder that mlx-lm loads, without loss on the CPU."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
+
+from pamx.errors import ModelError
+from pamx.models.gguf_arch import (
+    Architecture,
+    architecture_of,
+    missing_biases,
+    mlx_name,
+    model_config,
+    to_mlx_rows,
+)
+from pamx.models.gguf_file import Gguf, open_gguf
+from pamx.models.gguf_quants import GROUP_SIZE, affine, affine_bits, dense
+from pamx.models.gguf_tokenizer import GgufTokenizer, read_tokenizer
+
+__all__ = ["CONVERTER_VERSION", "Dtype", "convert", "dtype_for_device"]
+
+# Part of every cache key: raise it whenever the files that come out change.
+CONVERTER_VERSION = 1
+
+Dtype = Literal["float32", "float16"]
+
+# A part of the weights is written once it reaches this size: what bounds the memory needed.
+_SHARD_BYTES = 1 << 31
+
+
+def dtype_for_device() -> Dtype:
+    """The type for scales and dense weights on MLX's default device.
+
+    A CPU computes float32 several times faster than float16, and float32 holds every GGUF
+    scale exactly. A GPU computes and stores float16 best; there, the combined scales of the
+    K types and bfloat16 weights are rounded to float16.
+    """
+    import mlx.core as mx
+
+    return "float32" if mx.default_device().type == mx.DeviceType.cpu else "float16"
+
+
+def convert(source: Path, folder: Path, dtype: Dtype) -> None:
+    """Write the model of a GGUF file into ``folder``.
+
+    Quantised weights keep their own quantisation where MLX has an exact equal (see
+    ``gguf_quants``) and become dense otherwise.
+
+    Args:
+        source: The GGUF file.
+        folder: An existing, empty folder.
+        dtype: Type of scales and dense weights.
+
+    Raises:
+        ModelError: The file is damaged, or holds something that cannot be converted.
+        OSError: ``folder`` cannot be written.
+    """
+    gguf = open_gguf(source)
+    architecture = architecture_of(gguf)
+    config = model_config(architecture, gguf)
+    tokenizer = read_tokenizer(gguf, config["max_position_embeddings"])
+    vocabulary = tokenizer.tokenizer.get_vocab_size()
+    if vocabulary > config["vocab_size"]:
+        raise ModelError(
+            f"{source} holds {vocabulary} tokens but embeddings for {config['vocab_size']}."
+        )
+    quantization = _write_weights(folder, _parameters(architecture, config, gguf), dtype)
+    if quantization:
+        config["quantization"] = quantization
+    config |= {
+        "torch_dtype": dtype,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": _one_or_many(tokenizer.eos_token_ids),
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    _write_json(folder / "config.json", config)
+    _write_tokenizer(folder, tokenizer)
+
+
+_Part = tuple[str, dict[str, npt.NDArray[Any]], int | None]
+
+
+def _parameters(architecture: Architecture, config: dict[str, Any], gguf: Gguf) -> Iterator[_Part]:
+    """Each module parameter as (mlx-lm path, arrays by suffix, bits or None if dense)."""
+    for name, tensor in gguf.tensors.items():
+        if name == "rope_freqs.weight":
+            continue  # in config.json, as rope_scaling
+        target = mlx_name(architecture, name)
+        if target is None:
+            raise ModelError(
+                f"{gguf.path} holds a tensor {name}, which mlx-lm's {architecture.model_type} "
+                "model has no place for.",
+                "Use the model's original weights from the Hugging Face Hub instead.",
+            )
+        rows = to_mlx_rows(architecture, config, name, tensor.data)
+        path, kind = target.rsplit(".", 1)
+        if (bits := affine_bits(tensor.tensor_type)) and kind == "weight" and rows.ndim == 2:
+            packed = affine(rows, tensor.tensor_type)
+            scaling = {"scales": packed.scales, "biases": packed.biases}
+            yield path, {"weight": packed.weight} | scaling, bits
+        else:
+            yield path, {kind: dense(rows, tensor.tensor_type)}, None
+    for name in missing_biases(architecture, config, gguf):
+        target = mlx_name(architecture, name)
+        assert target is not None
+        rows_out = int(gguf.tensors[name.removesuffix("bias") + "weight"].shape[-1])
+        yield target.removesuffix(".bias"), {"bias": np.zeros(rows_out, np.float32)}, None
+
+
+def _write_weights(folder: Path, parameters: Iterator[_Part], dtype: Dtype) -> dict[str, Any]:
+    """Write safetensors and their index; returns config.json's ``quantization``."""
+    quantization: dict[str, Any] = {}
+    shard: dict[str, npt.NDArray[Any]] = {}
+    shards: list[list[str]] = []
+
+    def write_shard() -> None:
+        _save(shard, folder / f"model-{len(shards)}.safetensors")
+        shards.append(list(shard))
+        shard.clear()
+
+    for path, arrays, bits in parameters:
+        shard |= {f"{path}.{suffix}": a for suffix, a in _cast(arrays, dtype).items()}
+        if bits:
+            quantization[path] = {"group_size": GROUP_SIZE, "bits": bits, "mode": "affine"}
+        if sum(a.nbytes for a in shard.values()) >= _SHARD_BYTES:
+            write_shard()
+    if shard:
+        write_shard()
+    _name_shards(folder, shards)
+    if not quantization:
+        return {}
+    widths = [entry["bits"] for entry in quantization.values()]
+    usual = max(set(widths), key=widths.count)
+    return {"group_size": GROUP_SIZE, "bits": usual, "mode": "affine"} | quantization
+
+
+def _save(arrays: dict[str, npt.NDArray[Any]], file: Path) -> None:
+    try:
+        save_file(arrays, file, {"format": "mlx"})
+    except SafetensorError as error:  # the only way it tells of a full disk is its text
+        code = re.search(r"os error (\d+)", str(error))
+        number = int(code[1]) if code else errno.EIO
+        raise OSError(number, os.strerror(number)) from error
+
+
+def _name_shards(folder: Path, shards: list[list[str]]) -> None:
+    if len(shards) == 1:
+        (folder / "model-0.safetensors").rename(folder / "model.safetensors")
+        return
+    weight_map: dict[str, str] = {}
+    for i, names in enumerate(shards):
+        final = f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors"
+        (folder / f"model-{i}.safetensors").rename(folder / final)
+        weight_map |= dict.fromkeys(names, final)
+    _write_json(folder / "model.safetensors.index.json", {"weight_map": weight_map})
+
+
+def _cast(arrays: dict[str, npt.NDArray[Any]], dtype: Dtype) -> dict[str, npt.NDArray[Any]]:
+    """Floats to ``dtype``; a parameter with a value that would overflow it stays float32."""
+    if dtype == "float32":
+        return arrays
+    limit = float(np.finfo(np.float16).max)
+    floats = [a for a in arrays.values() if a.dtype == np.float32]
+    if any(np.any((np.abs(a) > limit) & np.isfinite(a)) for a in floats):
+        return arrays
+    return {
+        suffix: a.astype(np.float16) if a.dtype == np.float32 else a for suffix, a in arrays.items()
+    }
+
+
+def _write_tokenizer(folder: Path, tokenizer: GgufTokenizer) -> None:
+    (folder / "tokenizer.json").write_text(tokenizer.tokenizer.to_str(), "utf-8")
+    _write_json(folder / "tokenizer_config.json", tokenizer.config)
+    generation = {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_ids,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    known = {key: value for key, value in generation.items() if value not in (None, [])}
+    _write_json(folder / "generation_config.json", known)
+
+
+def _one_or_many(ids: list[int]) -> int | list[int] | None:
+    return ids if len(ids) > 1 else ids[0] if ids else None
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False), "utf-8")

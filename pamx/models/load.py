@@ -1,0 +1,248 @@
+"""From a name to a loaded model: fetch, check, build."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pamx.errors import ModelError
+from pamx.models import store
+from pamx.models.check import check_folder
+from pamx.models.default import fetch_default
+from pamx.models.hub import fetch_hub
+from pamx.models.notice import say
+from pamx.models.source import DEFAULT_MODEL, BuiltIn, Folder, GgufFile, HubRepo, Source, classify
+
+if TYPE_CHECKING:
+    from mlx.nn.layers.base import Module
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+__all__ = ["LoadedModel", "fetch", "load"]
+
+_GGUF_KEY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to run.
+
+    Attributes:
+        model: The mlx-lm model, weights evaluated.
+        tokenizer: mlx-lm's wrapper; ``eos_token_ids`` holds every token that ends an answer.
+        path: The folder it was loaded from.
+        name: What to call it: the default's name, the repository id, or the folder or file name.
+        config: config.json as mlx-lm used it.
+    """
+
+    model: Module
+    tokenizer: TokenizerWrapper
+    path: Path
+    name: str
+    config: dict[str, Any]
+
+
+def fetch(name: str | None = None, *, revision: str | None = None, progress: bool = True) -> Path:
+    """Make a model present on this machine, converted if it is a GGUF, and check it.
+
+    Args:
+        name: The built-in default (None or its name), a model folder, a .gguf file, or a Hub
+            repository as ``org/name[@revision]``.
+        revision: Branch, tag or commit of a Hub repository.
+        progress: Show progress on standard error, if that is a terminal.
+
+    Returns:
+        The folder, as ``mlx_lm.load`` takes it.
+
+    Raises:
+        ModelError: The model cannot be found, fetched, converted or is not whole.
+    """
+    source = classify(name, revision)
+    folder = _fetch(source, progress)
+    _check(source, folder)
+    return folder
+
+
+def load(
+    name: str | None = None,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: bool = True,
+) -> LoadedModel:
+    """Fetch a model and load it with mlx-lm.
+
+    Args:
+        name, revision, progress: See ``fetch``.
+        trust_remote_code: Allow Python code that comes with the model to run.
+
+    Raises:
+        ModelError: As ``fetch``; or mlx-lm does not know the model, its weights do not fit, or
+            it needs its own code and ``trust_remote_code`` is False.
+    """
+    source = classify(name, revision)
+    folder = _fetch(source, progress)
+    config = _check(source, folder)
+    if config.get("model_file") is not None and not trust_remote_code:
+        raise _needs_code(folder, str(config["model_file"]))
+    with _quiet():
+        model, config = _build(folder, config["model_type"], trust_remote_code)
+        tokenizer = _tokenizer(folder, config, trust_remote_code)
+    return LoadedModel(model, tokenizer, folder, _display_name(source), config)
+
+
+def _fetch(source: Source, progress: bool) -> Path:
+    match source:
+        case BuiltIn():
+            return fetch_default(progress)
+        case Folder(path):
+            return path
+        case GgufFile(path):
+            return _fetch_gguf(path, progress)
+        case HubRepo():
+            return fetch_hub(source, progress)
+
+
+def _check(source: Source, folder: Path) -> dict[str, Any]:
+    """``check_folder``, with advice that helps for a model in the Hub's cache."""
+    try:
+        return check_folder(folder)
+    except ModelError as error:
+        if not isinstance(source, HubRepo):
+            raise
+        again = f"If it should be whole, run `pamx models rm {source.id}` and load it again."
+        raise ModelError(error.message, again) from error
+
+
+def _display_name(source: Source) -> str:
+    match source:
+        case BuiltIn():
+            return DEFAULT_MODEL
+        case Folder(path):
+            return path.resolve().name
+        case GgufFile(path):
+            return path.stem
+        case HubRepo(repo_id, _):
+            return repo_id
+
+
+def _fetch_gguf(path: Path, progress: bool) -> Path:
+    """The converted form of a local GGUF file, from the cache if it has not changed."""
+    from pamx.models.gguf_convert import CONVERTER_VERSION, convert, dtype_for_device
+
+    path = path.resolve()
+    dtype = dtype_for_device()
+    where = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    slug = f"gguf-{path.stem[:60]}-{where}--{dtype}"
+    key = f"{_gguf_key(path)}:{CONVERTER_VERSION}:{dtype}"
+    if folder := store.current(slug, key):
+        return folder
+    with store.lock(slug, progress):
+        if folder := store.current(slug, key):
+            return folder
+        say(f"Converting {path.name}, once.", progress)
+        return store.publish(
+            slug, str(path), "gguf", key, lambda folder: convert(path, folder, dtype)
+        )
+
+
+def _gguf_key(path: Path) -> str:
+    """Identifies a file's content without reading all of it.
+
+    Size, modification time and a hash of the first and last MiB: hashing tens of gigabytes at
+    every start would take longer than loading them.
+    """
+    try:
+        facts = path.stat()
+        with path.open("rb") as file:
+            digest = hashlib.sha256(file.read(_GGUF_KEY_BYTES))
+            file.seek(max(0, facts.st_size - _GGUF_KEY_BYTES))
+            digest.update(file.read(_GGUF_KEY_BYTES))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
+    return f"{facts.st_size}-{facts.st_mtime_ns}-{digest.hexdigest()}"
+
+
+def _build(folder: Path, model_type: str, trust: bool) -> tuple[Module, dict[str, Any]]:
+    from mlx_lm.utils import load_model
+
+    try:
+        model, config = load_model(folder, trust_remote_code=trust)
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {error}.") from error
+    except Exception as error:  # a model's config and code can fail in any way
+        reason = _first_line(error)
+        if "not supported" in reason and reason.startswith("Model type"):
+            raise ModelError(
+                f"mlx-lm does not know models of the type {model_type!r} ({folder}).",
+                "A newer mlx-lm may; otherwise choose a model of another kind.",
+            ) from error
+        raise ModelError(
+            f"The model in {folder} cannot be built: {reason}.",
+            "Its weights and its config.json do not belong together, or mlx-lm does not support "
+            "this variant.",
+        ) from error
+    return model, config
+
+
+def _tokenizer(folder: Path, config: dict[str, Any], trust: bool) -> TokenizerWrapper:
+    from mlx_lm.utils import load_tokenizer
+
+    try:
+        return load_tokenizer(
+            folder, {"trust_remote_code": trust}, eos_token_ids=config.get("eos_token_id")
+        )
+    except Exception as error:  # transformers raises all kinds
+        if "trust_remote_code" in str(error):
+            raise _needs_code(folder, "its tokenizer") from error
+        raise ModelError(
+            f"The tokenizer in {folder} cannot be loaded: {_first_line(error)}.",
+            "Download or copy the model again; if it stays so, its tokenizer is not supported.",
+        ) from error
+
+
+def _needs_code(folder: Path, what: str) -> ModelError:
+    return ModelError(
+        f"The model in {folder} needs Python code of its own to run ({what}).",
+        "If you trust its author, run this again with --trust-remote-code.",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    lines = [line.strip(" .") for line in text.splitlines() if line.strip()]
+    shown = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return shown if len(shown) <= 300 else shown[:297] + "..."
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Import and use mlx-lm without its side effects on the process and on standard error.
+
+    Importing it lowers the limit of open files for the whole process and fails if the hard limit
+    is lower still; transformers prints advice about libraries that are not needed here.
+    """
+    import resource
+
+    set_limit = resource.setrlimit
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    noisy = logging.getLogger("transformers")
+    level = noisy.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        resource.setrlimit = lambda *_: None
+        try:
+            import mlx_lm.utils  # noqa: F401
+        finally:
+            resource.setrlimit = set_limit
+        noisy.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            noisy.setLevel(level)

@@ -1,0 +1,98 @@
+"""Loading the library: in any order, matched to its MLX, and replaceable by plain MLX."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pamx.native import loader as loading
+from pamx.native.loader import NativeError, library
+from pamx.native.threads import usable_cpus
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(code: str, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from pamx.native import library; library(); import mlx.core as mx; print(mx.ones(1).item())",
+        "import mlx.core as mx; from pamx.native import library; library(); print(mx.ones(1).item())",
+    ],
+)
+def test_loads_before_and_after_mlx(code: str) -> None:
+    assert run(code) == "1.0"
+
+
+def test_says_what_it_was_built_from() -> None:
+    native = library()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert native.version == version
+    assert native.mlx_compiled == native.mlx_loaded == loading.mlx_version()
+    assert len(native.build_hash) == 16
+
+
+def test_another_mlx_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "mlx_version", lambda: "0.99.0")
+    with pytest.raises(NativeError, match=r"compiled for MLX .* mlx.core 0.99.0") as error:
+        loading._check_versions(library())
+    assert "pip install mlx==" in error.value.hint
+
+
+def test_another_nanobind_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "NANOBIND_ABI", "_v99_")
+    with pytest.raises(NativeError, match="nanobind that pamx does not know"):
+        loading._check_bridge(library())
+
+
+def test_can_be_switched_off() -> None:
+    code = (
+        "from pamx.attention.backend import choose_backend as c; b = c(); print(b.name, b.reason)"
+    )
+    assert run(code, PAMX_DISABLE_NATIVE="1").startswith("mlx The native library is switched off")
+    assert run(code, PAMX_DISABLE_NATIVE="0").startswith("native-cpu")
+
+
+def test_thread_count_comes_from_the_environment_or_the_machine() -> None:
+    code = "from pamx.native import library; print(library().lib.pamx_num_threads())"
+    assert run(code, PAMX_NUM_THREADS="3") == "3"
+    assert run(code, PAMX_NUM_THREADS="") == str(usable_cpus())
+    wrong = "from pamx.native import library\ntry: library()\nexcept Exception as e: print(e)"
+    assert "PAMX_NUM_THREADS is 'many'" in run(wrong, PAMX_NUM_THREADS="many")
+
+
+def test_a_forked_child_gets_threads_of_its_own() -> None:
+    """The parent's workers do not exist in the child; its first call must not wait for them."""
+    code = """
+import os, sys
+from pamx.native import library
+native = library()
+lib = native.lib
+import numpy as np, mlx.core as mx
+from pamx.attention import selftest
+assert selftest.run("native-cpu").passed
+pid = os.fork()
+if pid == 0:
+    # MLX's own stream threads are gone too, so the child asks for the pool alone.
+    ok = lib.pamx_set_num_threads(3) == 0 and lib.pamx_num_threads() == 3
+    os._exit(0 if ok else 1)
+_, status = os.waitpid(pid, 0)
+print(os.waitstatus_to_exitcode(status), selftest.run("native-cpu").passed)
+"""
+    assert run(code) == "0 True"
