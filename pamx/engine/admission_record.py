@@ -15,6 +15,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+import pamx
 from pamx.errors import NativeError
 from pamx.models import LoadedModel
 from pamx.models.cache_dir import cache_root

@@ -21,7 +21,7 @@ from pamx.attention.placeholders import Placeholders, UnsupportedAttentionError
 from pamx.attention.sequence import PagedSequence
 from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
-from pamx.kv.pool import BlockPool, LayerGeometry
+from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
 
 # Largest difference of logits, relative to their standard deviation. Float32 differs by the
 # order of sums. Models in 16 bits round every layer's result, and MLX's attention rounds its
@@ -29,7 +29,10 @@ from pamx.kv.pool import BlockPool, LayerGeometry
 TOLERANCE_FLOAT32 = 1e-3
 TOLERANCE_16_BIT = 0.1
 
-_CONTEXT = 37  # crosses blocks of every size, and ends inside one
+_CONTEXT = 37  # tokens: crosses blocks of every size, and ends inside one
+# The random context exists three times for a moment. A window too long for this many bytes is
+# compared inside the window only.
+_CONTEXT_BYTES = 256 << 20
 _CHUNKS = ((7, 11, 5), (13,))  # a piece of prompt, then a decode step
 _TOKENS = sum(len(c) for c in _CHUNKS)
 
@@ -57,7 +60,8 @@ def admit(
         UnsupportedAttentionError: the difference is too large, or the model asks of its cache
             what pages cannot give.
     """
-    context = max([_CONTEXT, *(g.window + 5 for g in layers if g.window is not None)])
+    past_windows = max((g.window + 5 for g in layers if g.window is not None), default=0)
+    context = max(_CONTEXT, min(past_windows, _CONTEXT_BYTES // token_bytes(layers)))
     rows = [_random_rows(g, context, seed) for seed, g in enumerate(layers)]
 
     own = make_prompt_cache(model)
@@ -79,8 +83,8 @@ def admit(
     limit = TOLERANCE_FLOAT32 if all(g.dtype == mx.float32 for g in layers) else TOLERANCE_16_BIT
     if not difference <= limit:  # written so that NaN fails
         raise UnsupportedAttentionError(
-            f"On pages the model's logits differ by {difference:.2g} standard deviations from those "
-            f"on its own cache ({limit:g} is allowed)."
+            f"On pages the model's logits differ by {difference:.2g} standard deviations from "
+            f"those on its own cache ({limit:g} is allowed)."
         )
     return difference
 
