@@ -1,0 +1,214 @@
+"""Requests on the real default model: answers, reuse of pages, limits, and giving up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+
+import pamx
+from pamx.engine import Engine
+from pamx.engine.slot import Dense, Slot
+from pamx.engine.steps import decode, prefill
+from pamx.errors import OutOfBlocksError, RequestError
+
+QUESTION = "What is the capital of France?"
+
+
+@pytest.fixture(scope="module")
+def engine(default_model_path: Path) -> Iterator[Engine]:  # noqa: ARG001  # fetched once
+    # Small, because a prompt token takes about 0.1 s on plain MLX matrix products on a CPU.
+    with pamx.load(context=256) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def small_engine(engine: Engine) -> Iterator[Engine]:  # noqa: ARG001  # fetched once
+    with pamx.load(context=64) as engine:
+        yield engine
+
+
+def free_blocks(engine: Engine) -> int:
+    assert engine._paged is not None
+    return engine._paged.manager.num_free
+
+
+def test_the_default_model_answers_from_pages(engine: Engine) -> None:
+    before = free_blocks(engine)
+    answer = engine.generate(QUESTION)
+    assert answer.text == "The capital of France is Paris."
+    assert answer.finish_reason == "stop"
+    assert answer.completion_tokens == len(answer.tokens) == 8
+    assert answer.ttft > 0
+    assert engine.attention.paged
+    assert engine.attention.kernel == "native-cpu"
+    assert free_blocks(engine) == before
+
+
+def test_tokens_equal_plain_mlx_lm_whatever_the_chunks(engine: Engine) -> None:
+    prompt = engine.tokenizer.apply_chat_template(
+        [{"role": "user", "content": "Explain in detail what a page table is, please."}],
+        add_generation_prompt=True,
+    )
+    caches = make_prompt_cache(engine.model)
+    logits = engine.model(mx.array([prompt]), cache=caches)
+    expected = []
+    for _ in range(24):
+        expected.append(int(mx.argmax(logits[0, -1])))
+        logits = engine.model(mx.array([expected[-1:]]), cache=caches)
+
+    def greedy(logits: mx.array, _: int) -> mx.array:
+        return mx.argmax(logits, axis=-1)
+
+    for chunk, lookahead in ((512, True), (7, False)):
+        slot = engine.new_slot()
+        prefill(engine.model, slot, prompt, chunk)
+        assert list(decode(engine.model, slot, prompt[-1], greedy, 24, lookahead)) == expected
+        slot.close()
+
+
+def test_streamed_pieces_join_to_the_answer(engine: Engine) -> None:
+    deltas = list(engine.stream(QUESTION, max_tokens=5))
+    last = deltas[-1].completion
+    assert last is not None
+    assert all(d.completion is None for d in deltas[:-1])
+    assert "".join(d.text for d in deltas) == last.text
+    assert [d.token for d in deltas[:-1]] == last.tokens
+    assert last.finish_reason == "length"
+
+
+def test_stop_strings_and_raw_prompts(engine: Engine) -> None:
+    answer = engine.generate(QUESTION, stop=["France"])
+    assert (answer.text, answer.finish_reason) == ("The capital of ", "stop")
+    raw = engine.generate("1, 2, 3, 4,", raw=True, max_tokens=4)
+    assert raw.prompt_tokens < 15
+    ids = engine.tokenizer.encode("1, 2, 3, 4,")
+    assert engine.generate(ids, max_tokens=4).tokens == raw.tokens
+
+
+def test_a_second_turn_computes_only_what_is_new(engine: Engine) -> None:
+    session = engine.chat()
+    (*_, first) = session.ask(QUESTION)
+    (*_, second) = session.ask("And of Italy?", max_tokens=8)
+    assert first.completion is not None
+    assert second.completion is not None
+    assert first.completion.cached_tokens == 0
+    new = second.completion.prompt_tokens - second.completion.cached_tokens
+    assert second.completion.cached_tokens >= first.completion.prompt_tokens
+    assert new < 20
+    # The same conversation from scratch gives the same answer.
+    alone = engine.generate(session.messages[:-1], max_tokens=8)
+    assert alone.tokens == second.completion.tokens
+    assert [m["role"] for m in session.messages] == ["user", "assistant"] * 2
+    session.clear()
+    assert session.messages == []
+    assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
+
+
+def test_stopping_early_frees_pages_and_keeps_the_conversation_usable(engine: Engine) -> None:
+    before = free_blocks(engine)
+    answer = engine.stream(QUESTION)
+    next(answer)
+    assert free_blocks(engine) < before
+    answer.close()
+    assert free_blocks(engine) == before
+
+    session = engine.chat()
+    turn = session.ask(QUESTION)
+    said = next(turn).text + next(turn).text
+    turn.close()
+    assert session.messages[-1] == {"role": "assistant", "content": said}
+    (*_, after) = session.ask(QUESTION, max_tokens=8)
+    assert after.completion is not None
+    assert after.completion.cached_tokens > 30
+    fresh = engine.generate(session.messages[:-1], max_tokens=8)
+    assert after.completion.tokens == fresh.tokens
+    session.close()
+
+
+def test_a_step_that_breaks_off_is_mended(engine: Engine) -> None:
+    """Ctrl-C can fall between any two layers of a forward pass."""
+    session = engine.chat()
+    turn = session.ask(QUESTION)
+    next(turn)
+    layer = engine.model.layers[17]
+    original = type(layer)
+
+    class Interrupted(original):  # type: ignore[misc,valid-type]
+        def __call__(self, *_: object, **__: object) -> mx.array:
+            raise KeyboardInterrupt
+
+    layer.__class__ = Interrupted
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(turn)
+    finally:
+        layer.__class__ = original
+    (*_, after) = session.ask(QUESTION, max_tokens=6)
+    assert after.completion is not None
+    assert after.completion.tokens == engine.generate(session.messages[:-1], max_tokens=6).tokens
+    session.close()
+    assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
+
+
+def test_seeds_repeat(engine: Engine) -> None:
+    hot = pamx.Sampling(temperature=1.5, top_k=50, seed=11)
+    first, second = (engine.generate(QUESTION, sampling=hot, max_tokens=8).tokens for _ in "ab")
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("", "The prompt is empty"),
+        ("  \n", "The prompt is empty"),
+        ([], "The prompt is empty"),
+        ([3, 10**9], r"Token id 1000000000 is not in the model's vocabulary of 49152 tokens"),
+        ([-1], "Token id -1"),
+        ("word " * 600, r"The prompt is 6\d\d tokens long, and the context is 256 tokens"),
+    ],
+)
+def test_prompts_that_cannot_be_served(engine: Engine, prompt: object, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        engine.stream(prompt)  # type: ignore[arg-type]
+
+
+def test_an_answer_ends_where_the_context_does(small_engine: Engine) -> None:
+    answer = small_engine.generate([5] * 61)
+    assert (answer.finish_reason, answer.prompt_tokens + answer.completion_tokens) == ("length", 64)
+
+
+def test_two_conversations_share_the_pool_or_say_that_it_is_full(small_engine: Engine) -> None:
+    engine = small_engine
+    first, second = engine.chat(), engine.chat()
+    (*_, _) = first.ask("word " * 10, max_tokens=1)
+    with pytest.raises(OutOfBlocksError, match="are free"):
+        list(second.ask("word " * 10, max_tokens=1))
+    first.close()
+    (*_, last) = second.ask("Hello", max_tokens=1)
+    assert last.completion is not None
+    second.close()
+    assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
+
+
+def test_wrong_requests_for_a_context(engine: Engine) -> None:  # noqa: ARG001  # fetched
+    with pytest.raises(RequestError, match=r"more than the 8,192 that smollm2-135m was made for"):
+        pamx.load(context=9000)
+    with pytest.raises(RequestError, match="must be at least 1"):
+        pamx.load(context=0)
+
+
+def test_the_dense_fallback_answers_the_same(engine: Engine) -> None:
+    """A model that pages do not serve runs on mlx-lm's own cache, trimming included."""
+    slot = Slot(Dense(engine.model))
+    prompt = engine.tokenizer.encode("One two three four five six seven")
+    (*_, last) = engine.answer(slot, prompt, 4, pamx.Sampling(), ())
+    (*_, again) = engine.answer(slot, [*prompt[:-2], *prompt[-3:]], 4, pamx.Sampling(), ())
+    assert last.completion is not None
+    assert again.completion is not None
+    assert last.completion.tokens == engine.generate(prompt, max_tokens=4).tokens
+    assert again.completion.cached_tokens > 0
+    assert again.completion.tokens == engine.generate([*prompt[:-2], *prompt[-3:]], max_tokens=4).tokens
