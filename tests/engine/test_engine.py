@@ -26,7 +26,7 @@ def engine(default_model_path: Path) -> Iterator[Engine]:  # noqa: ARG001  # fet
 
 
 @pytest.fixture(scope="module")
-def small_engine(engine: Engine) -> Iterator[Engine]:  # noqa: ARG001  # fetched once
+def small_engine(engine: Engine) -> Iterator[Engine]:  # fetched once
     with pamx.load(context=64) as engine:
         yield engine
 
@@ -205,10 +205,11 @@ def test_the_dense_fallback_answers_the_same(engine: Engine) -> None:
     """A model that pages do not serve runs on mlx-lm's own cache, trimming included."""
     slot = Slot(Dense(engine.model))
     prompt = engine.tokenizer.encode("One two three four five six seven")
+    other = [*prompt[:-2], *prompt[-3:]]
     (*_, last) = engine.answer(slot, prompt, 4, pamx.Sampling(), ())
-    (*_, again) = engine.answer(slot, [*prompt[:-2], *prompt[-3:]], 4, pamx.Sampling(), ())
+    (*_, again) = engine.answer(slot, other, 4, pamx.Sampling(), ())
     assert last.completion is not None
     assert again.completion is not None
     assert last.completion.tokens == engine.generate(prompt, max_tokens=4).tokens
     assert again.completion.cached_tokens > 0
-    assert again.completion.tokens == engine.generate([*prompt[:-2], *prompt[-3:]], max_tokens=4).tokens
+    assert again.completion.tokens == engine.generate(other, max_tokens=4).tokens

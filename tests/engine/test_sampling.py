@@ -63,7 +63,9 @@ def test_a_seed_repeats_its_draws_whatever_else_is_drawn() -> None:
 
 def test_no_seed_draws_anew() -> None:
     sampling = Sampling(temperature=1.0)
-    runs = {tuple(int(make_sampler(sampling)(LOGITS, i)) for _ in "ab" for i in range(40)) for _ in "ab"}
+    runs = {
+        tuple(int(make_sampler(sampling)(LOGITS, i)) for _ in "ab" for i in range(40)) for _ in "ab"
+    }
     assert len(runs) == 2
 
 

@@ -29,7 +29,15 @@ def stream(tokenizer: TokenizerWrapper, text: str, stop: list[str]) -> tuple[lis
 
 
 @pytest.mark.parametrize(
-    "text", ["Hello, wörld.", "naïve café", "日本語のテスト", "👩‍👩‍👧‍👦 family", "a\n\n  b\t\tc", "e\u0301"]
+    "text",
+    [
+        "Hello, wörld.",
+        "naïve café",
+        "日本語のテスト",
+        "👩‍👩‍👧‍👦 family",
+        "a\n\n  b\t\tc",
+        "e\u0301",
+    ],
 )
 def test_pieces_are_whole_characters_and_join_to_the_text(
     tokenizer: TokenizerWrapper, text: str

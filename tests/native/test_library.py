@@ -32,8 +32,8 @@ def run(code: str, **env: str) -> str:
 @pytest.mark.parametrize(
     "code",
     [
-        "from pamx.native import library; library(); import mlx.core as mx; print(mx.ones(1).item())",
-        "import mlx.core as mx; from pamx.native import library; library(); print(mx.ones(1).item())",
+        "from pamx.native import library as l; l(); import mlx.core as m; print(m.ones(1).item())",
+        "import mlx.core as m; from pamx.native import library as l; l(); print(m.ones(1).item())",
     ],
 )
 def test_loads_before_and_after_mlx(code: str) -> None:

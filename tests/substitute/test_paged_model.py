@@ -24,7 +24,9 @@ from pamx.substitute.paged_model import PagedModel
 PROMPT = [int(t) for t in np.random.default_rng(4).integers(1, 500, 70)]
 
 
-def greedy(model: Module, caches: list[Any], prompt: list[int], chunks: list[int], n: int) -> list[int]:
+def greedy(
+    model: Module, caches: list[Any], prompt: list[int], chunks: list[int], n: int
+) -> list[int]:
     """`n` tokens after `prompt`, which is read in pieces of the given sizes."""
     start = 0
     for size in chunks:
@@ -154,7 +156,9 @@ def test_state_is_the_dense_cache_and_can_be_put_back(backend: Backend) -> None:
             cache.state = state
         trim_prompt_cache(second, 1)
         logits = model(mx.array([expected]), cache=second)
-        again = model(mx.array([expected]), cache=[*dense] if not trim_prompt_cache(dense, 1) else dense)
+        again = model(
+            mx.array([expected]), cache=[*dense] if not trim_prompt_cache(dense, 1) else dense
+        )
         np.testing.assert_allclose(np.array(logits), np.array(again), atol=2e-3)
 
 

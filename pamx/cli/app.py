@@ -1,0 +1,68 @@
+"""The Typer application: which subcommands there are, and what all of them share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pamx.cli.chat import chat
+from pamx.cli.doctor.command import doctor
+from pamx.cli.failures import report
+from pamx.cli.generate import generate
+from pamx.cli.models import app as models_app
+from pamx.cli.pull import pull
+from pamx.errors import PamxError
+
+
+class Commands(TyperGroup):
+    """A group whose commands may raise: the error becomes a message and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (PamxError, OSError, MemoryError, KeyboardInterrupt) as error:
+            raise typer.Exit(report(error)) from None
+
+
+app = typer.Typer(
+    name="pamx",
+    cls=Commands,
+    no_args_is_help=True,
+    # Plain help and errors: they read the same in a pipe, and need no rich.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import pamx
+
+        typer.echo(f"pamx {pamx.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Run local language models on MLX with a paged KV cache.
+
+    Results go to standard output, everything else to standard error. Exit status: 0 done,
+    1 failed, 2 wrong usage, 130 interrupted.
+    """
+
+
+app.command()(chat)
+app.command()(generate)
+app.command()(pull)
+app.add_typer(models_app, name="models")
+app.command()(doctor)

@@ -1,0 +1,92 @@
+"""`pamx chat`: a conversation, with a person or with a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import typer
+
+from pamx.cli import options, stdin
+from pamx.cli.conversation import Conversation
+from pamx.cli.engine_thread import EngineThread
+from pamx.cli.failures import report
+from pamx.cli.terminal import is_terminal
+from pamx.errors import OutOfBlocksError, RequestError
+
+if TYPE_CHECKING:
+    from pamx.engine import ChatSession, Delta, Engine
+
+
+def chat(
+    name: options.ModelArgument = None,
+    model: options.Model = None,
+    system: options.System = None,
+    max_tokens: options.MaxTokens = None,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = None,
+    context: options.Context = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+) -> None:
+    """Talk with a model.
+
+    On a terminal: Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands. From a pipe:
+    each line is one turn of the conversation, answered on standard output in order; blank lines
+    are skipped and nothing is a command. If a turn could not be answered, the exit status is 1.
+    """
+    if name is not None and model is not None and name != model:
+        raise typer.BadParameter("two models are named; give one.", param_hint="--model")
+    name = name or model
+    label = name or "the built-in model"
+
+    def load() -> Engine:
+        import pamx
+
+        return pamx.load(
+            name, revision=revision, trust_remote_code=trust_remote_code, context=context
+        )
+
+    def ask(session: ChatSession, text: str) -> Iterator[Delta]:
+        from pamx.engine import Sampling
+
+        sampling = Sampling(temperature, top_p, top_k, min_p, seed)
+        return session.ask(text, max_tokens=max_tokens, sampling=sampling)
+
+    def start() -> Conversation:
+        return Conversation(EngineThread(load, label), ask, system)
+
+    if is_terminal(sys.stdin) and is_terminal(sys.stdout):
+        from pamx.cli.repl import talk
+        from pamx.models import fetch
+
+        # Now, not in the background: a download shows its progress, and a name that is wrong is
+        # known before the first question.
+        fetch(name, revision=revision)
+        with start() as conversation:
+            talk(conversation, label)
+    elif not _answer_lines(start):
+        raise typer.Exit(1)
+
+
+def _answer_lines(start: Callable[[], Conversation]) -> bool:
+    """Answers each line of standard input; returns whether every one could be answered."""
+    lines = (line for line in stdin.lines() if line.strip())
+    first = next(lines, None)
+    if first is None:
+        return True
+    complete = True
+    with start() as conversation:
+        conversation.open()
+        for line in chain([first], lines):
+            try:
+                conversation.answer(line)
+            except (RequestError, OutOfBlocksError) as error:
+                report(error)
+                complete = False
+    return complete

@@ -1,0 +1,143 @@
+"""Checks that run MLX and the native library; a broken one may kill the process they run in."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from typing import Any
+
+from pamx.cli.doctor.machine import output_of
+from pamx.cli.doctor.row import Row
+from pamx.cli.doctor.software import installed_version
+from pamx.cli.sizes import bytes_text
+from pamx.errors import NativeError
+
+_REINSTALL = "Install pamx again with pip; it brings the MLX that it was built for."
+
+
+def check_mlx() -> Row:
+    try:
+        import mlx.core as mx
+
+        from pamx.native.loader import mlx_version
+    except ImportError as error:
+        return Row("mlx", "fail", f"It does not load: {error}.", fix=_REINSTALL)
+    device = str(mx.default_device().type).rpartition(".")[2]
+    found = mlx_version()
+    value = {"version": found, "device": device}
+    return Row("mlx", "ok", f"{found}, runs on the {device.upper()}.", value)
+
+
+def check_gpu() -> Row:
+    import mlx.core as mx
+
+    metal, cuda = mx.metal.is_available(), mx.cuda.is_available()
+    if not metal and not cuda:
+        return Row("gpu", "skip", "There is none that this MLX can use.")
+    facts: dict[str, Any] = dict(mx.device_info(mx.gpu))
+    facts["backend"] = "metal" if metal else "cuda"
+    if sys.platform == "darwin":
+        facts["cores"] = gpu_core_count(output_of("ioreg", "-rc", "AGXAccelerator", "-d", "1"))
+    message = str(facts.get("device_name", "unnamed"))
+    if facts.get("cores"):
+        message += f", {facts['cores']} cores"
+    if "max_recommended_working_set_size" in facts:
+        message += f", working set {bytes_text(facts['max_recommended_working_set_size'])}"
+    return Row("gpu", "ok", f"{message}, through {facts['backend'].upper()}.", facts)
+
+
+def gpu_core_count(ioreg: str) -> int | None:
+    """The GPU's cores in what `ioreg -rc AGXAccelerator` prints, or None."""
+    found = re.search(r'"gpu-core-count"\s*=\s*(\d+)', ioreg)
+    return int(found[1]) if found else None
+
+
+def check_native() -> Row:
+    from pamx.native import library
+
+    try:
+        native = library()
+    except NativeError as error:
+        return Row("native-library", "warn", error.message, {"active": False}, error.hint)
+    threads = native.lib.pamx_num_threads()
+    value = {
+        "active": True,
+        "path": str(native.path),
+        "version": native.version,
+        "build_hash": native.build_hash,
+        "mlx_compiled": native.mlx_compiled,
+        "mlx_loaded": native.mlx_loaded,
+        "device": "cpu",
+        "isa": native.cpu_isa,
+        "threads": threads,
+    }
+    message = (
+        f"Loaded: CPU kernels, {native.cpu_isa}, {threads} threads, for MLX "
+        f"{native.mlx_compiled}, build {native.build_hash}, {native.path}."
+    )
+    installed = installed_version("pamx")
+    if installed not in (None, native.version):
+        return Row(
+            "native-library",
+            "warn",
+            f"It is of pamx {native.version}, not {installed}. {message}",
+            value,
+            "Build it again: install pamx again.",
+        )
+    return Row("native-library", "ok", message, value)
+
+
+def check_attention() -> Row:
+    from pamx.attention.backend import choose_backend
+
+    backend = choose_backend()
+    value = {"kernel": backend.name, "reason": backend.reason}
+    if backend.name == "mlx":
+        message = f"Plain MLX operations serve it, slower. {backend.reason}"
+        return Row("attention", "warn", message, value)
+    return Row("attention", "ok", backend.reason, value)
+
+
+def check_self_test_mlx() -> Row:
+    return _self_test("self-test-mlx", "mlx")
+
+
+def check_self_test_native() -> Row:
+    from pamx.attention.backend import choose_backend
+
+    kernel = choose_backend().name
+    if kernel == "mlx":
+        return Row("self-test-native", "skip", "The native kernels are not in use.")
+    return _self_test("self-test-native", kernel)
+
+
+def _self_test(name: str, kernel: str) -> Row:
+    """One attention layer of random data against float64."""
+    from pamx.attention import selftest
+
+    result = selftest.run(kernel)
+    value = {
+        "kernel": kernel,
+        "max_error": result.max_error if math.isfinite(result.max_error) else None,
+        "tolerance": result.tolerance,
+        "milliseconds": result.milliseconds,
+    }
+    message = (
+        f"Attention differs from float64 by {result.max_error:.1e} "
+        f"(at most {result.tolerance:.0e}); {result.milliseconds:.0f} ms."
+    )
+    if result.passed:
+        return Row(name, "ok", message, value)
+    fix = "Set PAMX_DISABLE_NATIVE=1 to do without the native library, and report this."
+    return Row(name, "fail", message, value, _REINSTALL if kernel == "mlx" else fix)
+
+
+CHECKS = {
+    "mlx": check_mlx,
+    "gpu": check_gpu,
+    "native-library": check_native,
+    "attention": check_attention,
+    "self-test-mlx": check_self_test_mlx,
+    "self-test-native": check_self_test_native,
+}

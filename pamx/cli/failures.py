@@ -1,0 +1,53 @@
+"""From an exception to what the user reads and the exit status."""
+
+from __future__ import annotations
+
+import errno
+import os
+import traceback
+
+from pamx.cli.terminal import say
+from pamx.errors import PamxError
+
+FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+
+
+def report(error: BaseException) -> int:
+    """Says on stderr what went wrong and what to do.
+
+    Returns:
+        The exit status: 1; 130 for Ctrl-C and 141 for a closed pipe, as a shell has them.
+    """
+    if os.environ.get("PAMX_DEBUG", "0") not in ("", "0"):
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    message, hint = explain(error)
+    say(f"Error: {message}")
+    if hint:
+        say(hint)
+    return FAILED
+
+
+def explain(error: BaseException) -> tuple[str, str]:
+    """The message and the hint that a person should read; the hint may be empty."""
+    if isinstance(error, PamxError):
+        return error.message, error.hint
+    if isinstance(error, MemoryError):
+        return (
+            "There is not enough memory for this.",
+            "Choose a smaller model or a smaller --context, or close other programs.",
+        )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" that holds {error.filename}" if error.filename else " written to"
+        return f"The disk{where} is full.", "Free some space and run this again."
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}.", ""
+    what = f"{type(error).__name__}: {error}".strip().rstrip(":. ")
+    return (
+        f"This is a bug in pamx: {what}.",
+        "Run the command again with PAMX_DEBUG=1 for the traceback, and report it with that.",
+    )

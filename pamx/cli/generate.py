@@ -1,0 +1,131 @@
+"""`pamx generate`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pamx.cli import options, stdin
+from pamx.cli.engine_thread import EngineThread
+from pamx.cli.statistics import as_json, summary
+from pamx.cli.terminal import is_terminal, note, write, write_json
+
+if TYPE_CHECKING:
+    from pamx.engine import Completion, Delta, Engine
+
+
+def generate(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT",
+            help="The prompt. Text piped in follows it after a blank line, or is the prompt if "
+            "this is absent or '-'.",
+            callback=options.unicode_text,
+            show_default=False,
+        ),
+    ] = None,
+    model: options.Model = None,
+    system: options.System = None,
+    max_tokens: options.MaxTokens = None,
+    temperature: options.Temperature = 0.0,
+    top_p: options.TopP = 1.0,
+    top_k: options.TopK = 0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="End the answer before this text; may be given several times.",
+            callback=options.unicode_texts,
+            show_default=False,
+        ),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Continue the prompt as it is: no chat template.")
+    ] = False,
+    context: options.Context = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    json: options.Json = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Write statistics to standard error even if that is piped."
+        ),
+    ] = False,
+) -> None:
+    """Answer one prompt.
+
+    The answer goes to standard output as it comes. Ctrl-C ends it; what has been written stays,
+    and the exit status is 130. With --json nothing is written before the end: then one object
+    with the text, why it ended, token counts, timing, and which kernel computed attention.
+
+    \b
+    pamx generate "Name three rivers."
+    git diff | pamx generate "Write a commit message for this:"
+    pamx generate --json "Hello" | jq -r .text
+    """
+    if raw and system is not None:
+        raise typer.BadParameter("--raw has no place for a system prompt.", param_hint="--system")
+    text = read_prompt(prompt)
+    request: Any = text
+    if system is not None:
+        request = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+
+    def load() -> Engine:
+        import pamx
+
+        return pamx.load(
+            model, revision=revision, trust_remote_code=trust_remote_code, context=context
+        )
+
+    def start(engine: Engine) -> Iterator[Delta]:
+        from pamx.engine import Sampling
+
+        sampling = Sampling(temperature, top_p, top_k, min_p, seed)
+        return engine.stream(
+            request, max_tokens=max_tokens, sampling=sampling, stop=tuple(stop or ()), raw=raw
+        )
+
+    with EngineThread(load, model or "the built-in model") as thread:
+        pieces: list[str] = []
+        completion: Completion | None = None
+
+        def finish() -> None:
+            answer = "".join(pieces)
+            if json:
+                write_json(thread.call(lambda engine: as_json(engine, answer, completion)))
+            elif answer and not answer.endswith("\n"):
+                write("\n")
+
+        try:
+            with closing(thread.stream(start)) as deltas:
+                for delta in deltas:
+                    pieces.append(delta.text)
+                    completion = delta.completion or completion
+                    if not json:
+                        write(delta.text)
+        except KeyboardInterrupt:
+            if pieces:
+                finish()
+            raise
+        finish()
+        if completion and (verbose or is_terminal(sys.stderr)):
+            note(summary(completion))
+
+
+def read_prompt(argument: str | None) -> str:
+    """The prompt from the argument, standard input or both."""
+    parts = [] if argument in (None, "-") else [argument]
+    if argument == "-" or not is_terminal(sys.stdin):
+        parts.append(stdin.read())
+    text = "\n\n".join(part for part in parts if part)
+    if not text.strip():
+        raise typer.BadParameter("it is empty: give a text, or pipe one in.", param_hint="PROMPT")
+    return text

@@ -1,0 +1,117 @@
+"""`pamx models`: the models on this machine."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pamx.cli import options
+from pamx.cli.sizes import bytes_text
+from pamx.cli.terminal import is_terminal, say, write, write_json
+from pamx.errors import ModelError
+
+if TYPE_CHECKING:
+    from pamx.models import CachedModel
+
+app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A model as `pamx models` lists it; of a Hub repository also org/name@commit.",
+        autocompletion=options.complete_model,
+        callback=options.unicode_text,
+        show_default=False,
+    ),
+]
+
+
+@app.callback()
+def models(ctx: typer.Context, json: options.Json = False) -> None:
+    """List, locate and delete models.
+
+    Without a command: list the models on this machine.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from pamx.models import cached
+
+    found = cached()
+    if json:
+        write_json([_as_json(model) for model in found])
+    elif found:
+        from pamx.cli.tables import show
+
+        header = ("NAME", "SOURCE", "SIZE", "PATH")
+        rows = [(m.name, m.source, bytes_text(m.size_bytes), str(m.path)) for m in found]
+        show(header, rows)
+    else:
+        say("No models here yet. `pamx pull` fetches the built-in one.")
+
+
+@app.command()
+def path(name: Name) -> None:
+    """Print the folder of a model that is on this machine."""
+    found = _find(name)
+    if len(found) > 1:
+        raise ModelError(
+            f"{name} is here in {len(found)} versions.",
+            "Name one of them: " + ", ".join(f"{m.name}@{(m.revision or '')[:12]}" for m in found),
+        )
+    write(f"{found[0].path}\n")
+
+
+@app.command()
+def rm(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a model from the cache. A GGUF file that it was converted from is kept."""
+    from pamx.models import remove
+
+    found = _find(name)
+    if not yes:
+        if not is_terminal(sys.stdin):
+            raise typer.BadParameter(
+                "needed where nobody can be asked (standard input is not a terminal).",
+                param_hint="--yes",
+            )
+        size = bytes_text(sum(model.size_bytes for model in found))
+        if not typer.confirm(f"Delete {name} ({size})?", err=True):
+            say("Nothing was deleted.")
+            raise typer.Exit(1)
+    gone = remove(name)
+    say(f"Deleted {gone.name}, {bytes_text(gone.size_bytes)}.")
+
+
+def _find(name: str) -> list[CachedModel]:
+    """The cached models that `name` fits; several for a Hub repository in several versions."""
+    from pathlib import Path
+
+    from pamx.models import cached
+
+    repository, _, revision = name.partition("@")
+    found = [
+        model
+        for model in cached()
+        if name == model.name
+        or (model.source == "gguf" and Path(model.name).stem == name)
+        or (model.source == "gguf" and Path(model.name) == Path(name).expanduser().resolve())
+        or (model.name == repository and revision and (model.revision or "").startswith(revision))
+    ]
+    if not found:
+        raise ModelError(f"{name} is not on this machine.", "`pamx models` lists what is.")
+    return found
+
+
+def _as_json(model: CachedModel) -> dict[str, str | int | None]:
+    return {
+        "name": model.name,
+        "source": model.source,
+        "revision": model.revision,
+        "size_bytes": model.size_bytes,
+        "path": str(model.path),
+    }

@@ -1,0 +1,157 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Names of the models on this machine that start with what has been typed."""
+    try:
+        from pamx.models import DEFAULT_MODEL, cached
+
+        names = {DEFAULT_MODEL, *(model.name for model in cached())}
+    except Exception:  # a shell waits for this: no name is better than an error
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def unicode_text(value: str | None) -> str | None:
+    """Refuses an argument whose bytes were not valid in the locale's encoding."""
+    try:
+        (value or "").encode()
+    except UnicodeEncodeError as error:
+        raise typer.BadParameter("it is not valid UTF-8.") from error
+    return value
+
+
+def unicode_texts(values: list[str] | None) -> list[str] | None:
+    for value in values or []:
+        unicode_text(value)
+    return values
+
+
+def finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
+def seed_of_64_bits(value: int | None) -> int | None:
+    if value is not None and value >= 2**64:
+        raise typer.BadParameter(f"{value} has more than 64 bits.")
+    return value
+
+
+def positive(value: float) -> float:
+    if not finite(value) > 0:
+        raise typer.BadParameter(f"{value} keeps no token; it must be above 0.")
+    return value
+
+
+MODEL_HELP = "Built-in model, Hub repository (org/name[@revision]), model folder or .gguf file."
+_BUILT_IN = "the built-in model"
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        help=MODEL_HELP,
+        show_default=_BUILT_IN,
+        autocompletion=complete_model,
+        callback=unicode_text,
+    ),
+]
+ModelArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help=MODEL_HELP,
+        show_default=_BUILT_IN,
+        autocompletion=complete_model,
+        callback=unicode_text,
+    ),
+]
+System = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT", help="System prompt: how the model should behave.", callback=unicode_text
+    ),
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Longest answer, in tokens.",
+        show_default="what the context leaves",
+    ),
+]
+Temperature = Annotated[
+    float,
+    typer.Option(
+        "--temp",
+        min=0.0,
+        metavar="T",
+        help="Sampling temperature; 0 takes the likeliest token.",
+        callback=finite,
+    ),
+]
+TopP = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        metavar="P",
+        help="Sample from the likeliest tokens that together have this probability; 1: all.",
+        callback=positive,
+    ),
+]
+TopK = Annotated[
+    int, typer.Option(min=0, metavar="K", help="Sample from the K likeliest tokens; 0: all.")
+]
+MinP = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        max=1.0,
+        metavar="P",
+        help="Drop tokens less likely than P times the likeliest; 0: none.",
+        callback=finite,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Makes sampling repeatable.",
+        show_default="a new one each time",
+        callback=seed_of_64_bits,
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Tokens of prompt and answer to hold in memory.",
+        show_default="the model's own, as far as memory allows",
+    ),
+]
+Revision = Annotated[
+    str | None,
+    typer.Option(metavar="REV", help="Branch, tag or commit of a Hub repository."),
+]
+TrustRemoteCode = Annotated[
+    bool,
+    typer.Option(
+        "--trust-remote-code", help="Run Python code that comes with the model. Unsafe: read it."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]

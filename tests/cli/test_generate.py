@@ -1,0 +1,144 @@
+"""`pamx generate` on the default model."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+
+import pytest
+
+from pamx.cli.generate import read_prompt
+
+from .conftest import PAMX, Run
+
+# Text continued as it is: short, and so quickly read.
+RAW = ("generate", "--raw", "--max-tokens", "6")
+
+
+def test_answer_goes_to_stdout_and_statistics_to_stderr(run: Run) -> None:
+    result = run(*RAW, "--verbose", "-", input="The capital of France is\n")
+    assert result.returncode == 0
+    assert "Paris" in result.stdout
+    assert result.stdout.endswith("\n")
+    assert result.stderr.startswith("6 tokens, ")
+    assert "0 of 5 prompt tokens from cache" in result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
+
+
+def test_json_says_what_the_answer_cost(run: Run) -> None:
+    result = run(*RAW, "--json", "--stop", ",", "--stop", ".", "The capital of France is")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    answer = json.loads(result.stdout)
+    assert answer["model"] == "smollm2-135m"
+    assert answer["text"].strip() == "Paris"
+    assert answer["finish_reason"] == "stop"
+    assert answer["usage"]["prompt_tokens"] == 5
+    assert answer["usage"]["cached_tokens"] == 0
+    assert 1 <= answer["usage"]["completion_tokens"] <= 3
+    assert answer["timing"]["ttft_s"] > 0
+    assert answer["attention"]["kernel"] in ("native-cpu", "mlx")
+
+
+@pytest.mark.parametrize(
+    ("argument", "piped", "prompt"),
+    [
+        ("Explain:", b"x = 1\n\n", "Explain:\n\nx = 1"),
+        (None, b"a\nb\r\n", "a\nb"),
+        ("-", b"a\n", "a"),
+        ("alone", b"", "alone"),
+    ],
+)
+def test_the_prompt_comes_from_the_argument_and_the_pipe(
+    monkeypatch: pytest.MonkeyPatch, argument: str | None, piped: bytes, prompt: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped)))
+    assert read_prompt(argument) == prompt
+
+
+def test_a_system_prompt_replaces_the_model_s_own(run: Run) -> None:
+    result = run("generate", "--json", "--max-tokens", "1", "--system", "Be brief.", "Hello")
+    answer = json.loads(result.stdout)
+    assert answer["finish_reason"] == "length"
+    # The default one alone is longer than this.
+    assert 10 < answer["usage"]["prompt_tokens"] < 25
+
+
+def test_a_prompt_longer_than_the_context_is_refused(run: Run) -> None:
+    result = run("generate", "--context", "16", "one two three " * 20)
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "the context is" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_input_that_is_not_text_is_refused_before_the_model_loads(run: Run) -> None:
+    result = run("generate", input=b"fine\nnot \xff fine\n")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "line 2" in result.stderr
+    assert "0xff at place 5" in result.stderr
+
+
+def test_ctrl_c_keeps_what_has_been_said(environment: dict[str, str]) -> None:
+    process = _long_answer(environment, "--verbose")
+    assert process.stdout
+    said = process.stdout.read(8)
+    out, err = _interrupt(process)
+    assert len(said) == 8
+    assert out.endswith(b"\n")
+    assert len(out) < 400
+    assert err == b""
+
+
+def test_ctrl_c_with_json_gives_what_has_been_said(environment: dict[str, str]) -> None:
+    for patience in (4, 8, 16, 32):  # nothing shows when the first token has come
+        process = _long_answer(environment, "--json")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(patience)
+        out, err = _interrupt(process)
+        assert err == b""
+        if out:
+            break
+    answer = json.loads(out)
+    assert answer["finish_reason"] == "cancelled"
+    assert answer["text"]
+
+
+@pytest.mark.parametrize("delay", [0.5, 1.0, 1.25, 1.5])
+def test_ctrl_c_at_any_time_before_the_answer(environment: dict[str, str], delay: float) -> None:
+    process = _long_answer(environment)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(delay)
+    _, err = _interrupt(process)
+    assert err == b""
+
+
+def test_a_reader_that_leaves_stops_the_answer(environment: dict[str, str]) -> None:
+    process = _long_answer(environment)
+    assert process.stdout
+    assert process.stderr
+    process.stdout.read(4)
+    process.stdout.close()
+    assert process.wait(timeout=20) == 141
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def _long_answer(environment: dict[str, str], *options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*PAMX, "generate", "--raw", "Once upon a time", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+
+
+def _interrupt(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    return out, err

@@ -1,0 +1,98 @@
+"""`pamx pull` and `pamx models`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from .conftest import Run
+
+
+@pytest.fixture
+def own(home: Path, tmp_path: Path) -> dict[str, str]:
+    """A cache with a copy of the default model that may be deleted."""
+    shutil.copytree(home / "models", tmp_path / "models")
+    return {"PAMX_HOME": str(tmp_path)}
+
+
+def test_pull_prints_the_folder(run: Run, home: Path) -> None:
+    result = run("pull")
+    assert result.returncode == 0
+    assert result.stderr == ""
+    folder = Path(result.stdout.removesuffix("\n"))
+    assert (folder / "config.json").is_file()
+    assert folder.parent == home / "models"
+
+
+def test_list_and_path(run: Run) -> None:
+    listed = run("models", "--json")
+    assert listed.returncode == 0
+    assert listed.stderr == ""
+    (model,) = json.loads(listed.stdout)
+    assert (model["name"], model["source"]) == ("smollm2-135m", "built-in")
+    assert model["size_bytes"] > 100_000_000
+    assert run("models", "path", "smollm2-135m").stdout == f"{model['path']}\n"
+
+    table = run("models")
+    header, row = table.stdout.splitlines()
+    assert header.split() == ["NAME", "SOURCE", "SIZE", "PATH"]
+    assert row.split()[0] == "smollm2-135m"
+    assert row.endswith(model["path"])  # whole, however long
+    assert "\x1b" not in table.stdout
+
+
+def test_an_empty_list(run: Run, tmp_path: Path) -> None:
+    env = {"PAMX_HOME": str(tmp_path)}
+    assert json.loads(run("models", "--json", env=env).stdout) == []
+    table = run("models", env=env)
+    assert table.returncode == 0
+    assert table.stdout == ""
+    assert "pamx pull" in table.stderr
+
+
+@pytest.mark.parametrize("command", ["path", "rm"])
+def test_a_model_that_is_not_here(run: Run, command: str) -> None:
+    result = run("models", command, "nothing")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "nothing is not on this machine" in result.stderr
+    assert "`pamx models`" in result.stderr
+
+
+def test_rm_needs_consent(run: Run, own: dict[str, str]) -> None:
+    refused = run("models", "rm", "smollm2-135m", env=own, input="y\n")
+    assert refused.returncode == 2
+    assert "--yes" in refused.stderr
+    assert json.loads(run("models", "--json", env=own).stdout)
+
+    done = run("models", "rm", "smollm2-135m", "--yes", env=own)
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert "Deleted smollm2-135m" in done.stderr
+    assert json.loads(run("models", "--json", env=own).stdout) == []
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 1), ("", 1), ("y", 0)])
+def test_rm_asks_a_person(
+    environment: dict[str, str], own: dict[str, str], answer: str, status: int
+) -> None:
+    child = pexpect.spawn(
+        sys.executable,
+        ["-m", "pamx.cli", "models", "rm", "smollm2-135m"],
+        env=environment | own,
+        encoding="utf-8",
+        timeout=30,
+    )
+    child.expect(r"Delete smollm2-135m \(\d+ MiB\)\?")
+    child.send(f"{answer}\r")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == status
+    assert (Path(own["PAMX_HOME"]) / "models").exists()
+    left = list((Path(own["PAMX_HOME"]) / "models").glob("smollm2*"))
+    assert bool(left) is (status == 1)

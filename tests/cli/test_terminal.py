@@ -1,0 +1,65 @@
+"""What reaches a terminal, and what reaches a pipe."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pexpect
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pamx.cli.sizes import bytes_text
+from pamx.cli.terminal import printable
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b31m\r\x00\x08\x7fé\t漢\n"
+SCRIPT = f"from pamx.cli.terminal import write; write({HOSTILE!r})"
+
+
+@given(st.text())
+def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
+    kept = printable(text)
+    assert not any(ord(c) < 32 and c not in "\n\t" for c in kept)
+    assert not any(0x7F <= ord(c) <= 0x9F for c in kept)
+    assert [c for c in text if c.isprintable()] == [c for c in kept if c.isprintable()]
+
+
+def test_a_model_cannot_control_the_terminal(environment: dict[str, str]) -> None:
+    shown, status = _on_a_terminal(["-c", SCRIPT], environment)
+    assert status == 0
+    assert shown == "]0;owned[31mred31mé\t漢\r\n"
+
+
+def test_a_pipe_gets_the_text_as_it_is(environment: dict[str, str]) -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, env=environment)
+    assert done.stdout.decode() == HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("extra", "coloured"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colour_only_where_it_is_wanted(
+    environment: dict[str, str], extra: dict[str, str], coloured: bool
+) -> None:
+    args = ["-m", "pamx.cli", "models"]
+    shown, status = _on_a_terminal(args, environment | extra)
+    assert status == 0
+    assert "smollm2-135m" in shown
+    assert ("\x1b[" in shown) is coloured
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (3 << 20, "3 MiB"), (3 << 29, "1.5 GiB")]
+)
+def test_sizes(count: int, text: str) -> None:
+    assert bytes_text(count) == text
+
+
+def _on_a_terminal(args: list[str], env: dict[str, str]) -> tuple[str, int]:
+    child: Any = pexpect.spawn(sys.executable, args, env=env, encoding="utf-8", timeout=30)
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.before, child.exitstatus
