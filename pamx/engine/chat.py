@@ -57,7 +57,9 @@ class ChatSession:
         try:
             self._engine.check_request(prompt, max_tokens)
         except RequestError as error:
-            raise RequestError(error.message, "Begin a new conversation (/clear).") from error
+            raise RequestError(
+                error.message, "Begin a new conversation (in pamx chat: /clear)."
+            ) from error
         return self._answer(messages, prompt, max_tokens, sampling, stop)
 
     def _answer(

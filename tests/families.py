@@ -9,7 +9,7 @@ import mlx.core as mx
 from mlx.nn.layers.base import Module
 from mlx.utils import tree_flatten, tree_unflatten
 
-_COMMON: dict[str, Any] = {
+COMMON: dict[str, Any] = {
     "vocab_size": 500,
     "hidden_size": 64,
     "num_hidden_layers": 3,
@@ -69,7 +69,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 def make(family: str, dtype: mx.Dtype = mx.float32, **changes: Any) -> Module:
     """A model of `family` with random weights that make every token matter."""
     arch = importlib.import_module(f"mlx_lm.models.{family}")
-    config = {**_COMMON, **FAMILIES.get(family, {}), "model_type": family, **changes}
+    config = {**COMMON, **FAMILIES.get(family, {}), "model_type": family, **changes}
     mx.random.seed(11)
     model: Module = arch.Model(arch.ModelArgs.from_dict(config))
     weights = []
