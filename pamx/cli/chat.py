@@ -13,6 +13,7 @@ from pamx.cli import options, stdin
 from pamx.cli.conversation import Conversation
 from pamx.cli.engine_thread import EngineThread
 from pamx.cli.failures import report
+from pamx.cli.loading import load_engine
 from pamx.cli.terminal import is_terminal
 from pamx.errors import OutOfBlocksError, RequestError
 
@@ -46,11 +47,7 @@ def chat(
     label = name or "the built-in model"
 
     def load() -> Engine:
-        import pamx
-
-        return pamx.load(
-            name, revision=revision, trust_remote_code=trust_remote_code, context=context
-        )
+        return load_engine(name, revision, trust_remote_code, context)
 
     def ask(session: ChatSession, text: str) -> Iterator[Delta]:
         from pamx.engine import Sampling

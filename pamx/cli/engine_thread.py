@@ -35,7 +35,6 @@ class EngineThread:
 
     def __init__(self, load: Callable[[], Engine], name: str) -> None:
         self._name = name
-        self._announced = False
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         threading.Thread(target=self._work, name=_NAME, daemon=True).start()
         self._engine = self._submit(load)
@@ -89,11 +88,7 @@ class EngineThread:
         wait([self._engine], _PATIENCE)
         if not self._engine.done() and is_terminal(sys.stderr):
             note(f"Loading {self._name} ...")
-        engine = self._engine.result()
-        if not engine.attention.paged and not self._announced:
-            note(engine.attention.reason)
-        self._announced = True
-        return engine
+        return self._engine.result()
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()

@@ -11,6 +11,7 @@ import typer
 
 from pamx.cli import options, stdin
 from pamx.cli.engine_thread import EngineThread
+from pamx.cli.loading import load_engine
 from pamx.cli.statistics import as_json, summary
 from pamx.cli.terminal import is_terminal, note, write, write_json
 
@@ -79,11 +80,7 @@ def generate(
         request = [{"role": "system", "content": system}, {"role": "user", "content": text}]
 
     def load() -> Engine:
-        import pamx
-
-        return pamx.load(
-            model, revision=revision, trust_remote_code=trust_remote_code, context=context
-        )
+        return load_engine(model, revision, trust_remote_code, context)
 
     def start(engine: Engine) -> Iterator[Delta]:
         from pamx.engine import Sampling
