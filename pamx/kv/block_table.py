@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pamx.kv.block_manager import BlockManager
@@ -52,6 +53,14 @@ class BlockTable:
         self.blocks += fresh
         self.num_tokens += tokens
         return copies
+
+    def adopt(self, blocks: Sequence[int]) -> None:
+        """Begins an empty table with full blocks that are computed already, sharing them."""
+        if self.blocks:
+            raise ValueError("only an empty table can adopt blocks")
+        self.manager.retain(blocks)
+        self.blocks = list(blocks)
+        self.num_tokens = len(blocks) * self.manager.block_size
 
     def trim(self, num_tokens: int) -> None:
         """Forgets every token from position `num_tokens` on and releases the emptied blocks."""

@@ -1,0 +1,136 @@
+"""The prefix cache: full blocks found again by the tokens that they and their ancestors hold.
+
+A block's key is a hash chained over its tokens, its parent's key and, at the root, a fingerprint
+of whatever else the contents depend on (the model, the KV format). A hash could collide, so a
+hit also compares the block's tokens and that its parent is the very entry before it: another
+request's text can never come back. The index holds one reference to each of its blocks; a block
+that nobody else holds may be evicted, the least recently used first.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pamx.kv.block_manager import BlockManager
+
+Key = bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A cached block: its id, the tokens it holds, and the block before it."""
+
+    block: int
+    tokens: tuple[int, ...]
+    parent: Entry | None
+
+    def holds(self, tokens: Sequence[int], start: int, parent: Entry | None) -> bool:
+        """Whether this is the block of `tokens` from `start` on, after the block `parent`."""
+        end = start + len(self.tokens)
+        return self.parent is parent and self.tokens == tuple(tokens[start:end])
+
+
+class PrefixIndex:
+    """Finds blocks by content.
+
+    Args:
+        manager: Owns the blocks.
+        fingerprint: Identifies the model and the KV format.
+
+    Attributes:
+        hits: Blocks found since the start.
+        misses: Full blocks looked for and not found.
+    """
+
+    def __init__(self, manager: BlockManager, fingerprint: str = "") -> None:
+        self._manager = manager
+        self._root = hashlib.blake2b(fingerprint.encode(), digest_size=16).digest()
+        # In order of last use; a released sequence's last blocks come before its first ones, so
+        # that a chain is evicted from its end.
+        self._entries: OrderedDict[Key, Entry] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def extend(self, keys: list[Key], tokens: Sequence[int]) -> None:
+        """Adds the keys of the full blocks of `tokens` that `keys`, the first of them, lacks."""
+        size = self._manager.block_size
+        for start in range(len(keys) * size, len(tokens) - size + 1, size):
+            block = array.array("q", tokens[start : start + size]).tobytes()
+            parent = keys[-1] if keys else self._root
+            keys.append(hashlib.blake2b(parent + block, digest_size=16).digest())
+
+    def find(self, keys: Sequence[Key], tokens: Sequence[int]) -> list[int]:
+        """Blocks that hold the longest cached beginning of `tokens`, without taking them.
+
+        Counts as a use of each, and towards `hits` and `misses`.
+
+        Args:
+            keys: The keys of the blocks to look for.
+            tokens: At least the tokens of those blocks.
+        """
+        size = self._manager.block_size
+        found: list[Entry] = []
+        for index, key in enumerate(keys):
+            entry = self._entries.get(key)
+            parent = found[-1] if found else None
+            if entry is None or not entry.holds(tokens, index * size, parent):
+                break
+            found.append(entry)
+        self.touch(keys[: len(found)])
+        self.hits += len(found)
+        self.misses += len(keys) - len(found)
+        return [entry.block for entry in found]
+
+    def insert(self, keys: Sequence[Key], tokens: Sequence[int], blocks: Sequence[int]) -> None:
+        """Remembers full blocks of a sequence, from its first on, whose contents are computed.
+
+        Content that is cached already, in another block, stays where it is.
+        """
+        size = self._manager.block_size
+        parent: Entry | None = None
+        for index, key in enumerate(keys):
+            entry = self._entries.get(key)
+            if entry is not None and not entry.holds(tokens, index * size, parent):
+                # A collision, or what is left of a chain whose beginning was evicted.
+                self._manager.release([self._entries.pop(key).block])
+                entry = None
+            if entry is None:
+                held = tuple(tokens[index * size : (index + 1) * size])
+                entry = Entry(blocks[index], held, parent)
+                self._manager.retain([entry.block])
+                self._entries[key] = entry
+            parent = entry
+
+    def touch(self, keys: Sequence[Key]) -> None:
+        """Counts as a use of the cached ones of these blocks, the first being the most recent."""
+        for key in reversed(keys):
+            if key in self._entries:
+                self._entries.move_to_end(key)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def evict(self, count: int) -> int:
+        """Gives up to `count` blocks that only the index holds back to the pool."""
+        freed = 0
+        for key in list(self._entries):
+            if freed >= count:
+                break
+            block = self._entries[key].block
+            if self._manager.references(block) == 1:
+                del self._entries[key]
+                self._manager.release([block])
+                freed += 1
+        return freed
+
+    def clear(self) -> None:
+        """Forgets everything; blocks that sequences hold stay theirs."""
+        self._manager.release([entry.block for entry in self._entries.values()])
+        self._entries.clear()
