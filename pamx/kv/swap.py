@@ -1,0 +1,159 @@
+"""Where the pages of preempted sequences wait: memory up to a limit, then a file up to a limit.
+
+A saved sequence is one contiguous run of bytes with a checksum; a file that was cut short or
+changed is reported as lost, and its sequence computes its pages again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import numpy.typing as npt
+
+from pamx.kv.pool import BlockPool
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass
+class _Saved:
+    size: int
+    checksum: int
+    data: Bytes | None  # None: in the file
+    path: Path | None
+
+
+class SwapSpace:
+    """Saves and restores blocks of a pool.
+
+    Args:
+        pool: The pages.
+        ram_bytes: Most bytes kept in memory.
+        disk_bytes: Most bytes kept in files, with `free_floor` bytes of the disk left free.
+        folder: Where a private folder for the files is made; None: the system's place for
+            temporary files.
+    """
+
+    free_floor = 1 << 30
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        ram_bytes: int = 0,
+        disk_bytes: int = 0,
+        folder: Path | None = None,
+    ) -> None:
+        self._pool = pool
+        self._ram_left = ram_bytes
+        self._disk_left = disk_bytes
+        self._parent = folder
+        self._folder: Path | None = None
+        self._saved: dict[int, _Saved] = {}
+        self._reserved: dict[int, bool] = {}  # id -> whether on disk
+        self.block_bytes = pool.nbytes // pool.num_blocks
+
+    def reserve(self, key: int, blocks: int) -> bool:
+        """Keeps room for `blocks` blocks under `key`; False if neither tier has it."""
+        size = blocks * self.block_bytes
+        if size <= self._ram_left:
+            self._ram_left -= size
+            self._reserved[key] = False
+            return True
+        if size <= self._disk_left and self._disk_has(size):
+            self._disk_left -= size
+            self._reserved[key] = True
+            return True
+        return False
+
+    def save(self, key: int, blocks: list[int]) -> None:
+        """Copies blocks out of the pool into the room that was reserved for `key`.
+
+        A disk that refuses the bytes loses them: `restore` will say so.
+        """
+        ids = mx.array(blocks)
+        parts = [pages[ids] for layer in self._pool.layers for pages in (layer.keys, layer.values)]
+        mx.eval(parts)
+        data = np.concatenate([_as_bytes(part) for part in parts])
+        saved = _Saved(data.size, zlib.crc32(data), data, None)
+        if self._reserved.pop(key):
+            saved.data, saved.path = None, self._file(key)
+            try:
+                data.tofile(saved.path)
+            except OSError:
+                saved.path.unlink(missing_ok=True)
+        self._saved[key] = saved
+
+    def restore(self, key: int, blocks: list[int]) -> bool:
+        """Copies what was saved under `key` into these blocks and forgets it.
+
+        Returns:
+            False if it was lost or damaged; the blocks are then untouched.
+        """
+        saved = self._saved[key]
+        data = saved.data if saved.path is None else _read(saved.path, saved.size)
+        intact = data is not None and zlib.crc32(data) == saved.checksum
+        self.drop(key)
+        if data is None or not intact:
+            return False
+        ids = mx.array(blocks)
+        start = 0
+        for layer in self._pool.layers:
+            for name in ("keys", "values"):
+                pages: mx.array = getattr(layer, name)
+                shape = (len(blocks), *pages.shape[1:])
+                size = int(np.prod(shape)) * pages.dtype.size
+                part = mx.array(data[start : start + size]).view(pages.dtype).reshape(shape)
+                pages[ids] = part
+                start += size
+        mx.eval([(layer.keys, layer.values) for layer in self._pool.layers])
+        return True
+
+    def drop(self, key: int) -> None:
+        """Forgets what was saved or reserved under `key`, if anything."""
+        saved = self._saved.pop(key, None)
+        if saved is None:
+            return
+        if saved.path is None:
+            self._ram_left += saved.size
+        else:
+            saved.path.unlink(missing_ok=True)
+            self._disk_left += saved.size
+
+    def close(self) -> None:
+        """Forgets everything and removes the files."""
+        for key in list(self._saved):
+            self.drop(key)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+    def _file(self, key: int) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="pamx-swap-", dir=self._parent))
+        return self._folder / f"{key}.kv"
+
+    def _disk_has(self, size: int) -> bool:
+        try:
+            place = self._parent or Path(tempfile.gettempdir())
+            return shutil.disk_usage(place).free - size >= self.free_floor
+        except OSError:
+            return False
+
+
+def _as_bytes(array: mx.array) -> Bytes:
+    flat = array.flatten()
+    return np.array(flat.view(mx.uint8))
+
+
+def _read(path: Path, size: int) -> Bytes | None:
+    try:
+        data = np.fromfile(path, np.uint8)
+    except OSError:
+        return None
+    return data if data.size == size else None

@@ -1,0 +1,74 @@
+"""Computing logits only for the rows that need them.
+
+A packed step has many rows inside of prompts whose logits nobody reads, and the output projection
+is the largest matrix of a small model. The loaded model's projection gets a subclass that first
+picks rows; it is found by what it is, and the admission check proves that the rest of the model
+does not mind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import mlx.core as mx
+from mlx.nn.layers.base import Module
+
+# What mlx-lm's models call an output projection that is not the embedding.
+_PROJECTIONS = ("lm_head", "embed_out")
+
+
+class RowSelector:
+    """Which packed rows the output projection computes; by default all."""
+
+    def __init__(self) -> None:
+        self._rows: mx.array | None = None
+
+    @contextmanager
+    def only(self, rows: list[int]) -> Iterator[None]:
+        """Within this context, a forward pass returns logits of these packed rows alone."""
+        self._rows = mx.array(rows)
+        try:
+            yield
+        finally:
+            self._rows = None
+
+    def select(self, hidden: mx.array) -> mx.array:
+        """[1, T, dim] to [1, rows, dim], or [T, 1, dim] to [rows, 1, dim]."""
+        if self._rows is None:
+            return hidden
+        return mx.take(hidden, self._rows, axis=1 if hidden.shape[0] == 1 else 0)
+
+
+def substitute_output(model: Module, selector: RowSelector) -> Callable[[], None]:
+    """Makes the model's output projection heed `selector`; returns a function that undoes it."""
+    changed: list[tuple[Module, type]] = []
+    modules = dict(model.named_modules())  # type: ignore[no-untyped-call]
+    heads = [m for name, m in modules.items() if name.rsplit(".", 1)[-1] in _PROJECTIONS]
+    for module in heads or modules.values():
+        method = "__call__" if heads else "as_linear"
+        original = type(module)
+        if not hasattr(original, method):
+            continue
+        changed.append((module, original))
+        module.__class__ = _selecting(original, method, selector)
+
+    def undo() -> None:
+        while changed:
+            module, original = changed.pop()
+            module.__class__ = original
+
+    return undo
+
+
+def _selecting(original: type, method: str, selector: RowSelector) -> type:
+    compute: Any = getattr(original, method)
+
+    def select_first(self: Module, hidden: mx.array) -> mx.array:
+        out: mx.array = compute(self, selector.select(hidden))
+        return out
+
+    return type(
+        original.__name__, (original,), {method: select_first, "__module__": original.__module__}
+    )
