@@ -14,7 +14,7 @@ class TextStream:
 
     Args:
         detokenizer: mlx-lm's streaming detokenizer, which this stream resets.
-        stop: Strings that end the answer; they are not part of it.
+        stop: Strings that end the answer as soon as one is complete; they are not part of it.
     """
 
     def __init__(self, detokenizer: Any, stop: Sequence[str] = ()) -> None:
@@ -39,10 +39,11 @@ class TextStream:
         if self.stopped:
             return ""
         self._held += segment
-        first = min((i for s in self._stop if (i := self._held.find(s)) >= 0), default=-1)
-        if first >= 0:
+        # The one that is complete first, however the text was cut into tokens.
+        found = [(i + len(s), i) for s in self._stop if (i := self._held.find(s)) >= 0]
+        if found:
             self.stopped = True
-            piece, self._held = self._held[:first], ""
+            piece, self._held = self._held[: min(found)[1]], ""
         else:
             keep = 0 if last else self._possible_stop()
             cut = len(self._held) - keep

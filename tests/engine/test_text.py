@@ -64,15 +64,15 @@ def test_a_beginning_of_a_stop_string_is_held_until_it_is_none(tokenizer: Tokeni
     text=st.text("ab END\n.é", min_size=1, max_size=30),
     stop=st.lists(st.text("ab END\n.é", min_size=1, max_size=4), max_size=3),
 )
-def test_the_answer_ends_before_the_first_stop_string(
+def test_the_answer_ends_before_the_stop_string_that_is_complete_first(
     tokenizer: TokenizerWrapper, text: str, stop: list[str]
 ) -> None:
     text = "x" + text  # mlx-lm's detokenizer drops a space at the very beginning
     pieces, out = stream(tokenizer, text, stop)
-    positions = [i for s in stop if (i := text.find(s)) >= 0]
+    found = [(i + len(s), i) for s in stop if (i := text.find(s)) >= 0]
     assert out.text == "".join(pieces)
-    assert out.text == (text[: min(positions)] if positions else text)
-    assert out.stopped == bool(positions)
+    assert out.text == (text[: min(found)[1]] if found else text)
+    assert out.stopped == bool(found)
 
 
 def test_an_empty_stop_string_stops_nothing(tokenizer: TokenizerWrapper) -> None:
