@@ -45,6 +45,11 @@ class StepState:
         self.step: Step | None = None
         self._next_step = next_step
 
+    @property
+    def explicit(self) -> bool:
+        """Whether the engine sets the steps."""
+        return self._next_step is None
+
     def set_step(self, step: Step | None) -> None:
         self.step = step
         self.placeholders.clear()
@@ -55,7 +60,7 @@ class StepState:
         if (
             step is not None
             and step.num_tokens == tokens
-            and (step.packing is Packing.ROWS or step.slices[0].start == start)
+            and (self.explicit or step.slices[0].start == start)
         ):
             return step
         if self._next_step is None:
@@ -90,9 +95,12 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
     def offset(self) -> int | mx.array:
         """Tokens before the next one: an int, or [tokens] in ROWS packing."""
         step = self._shared.step
-        if step is not None and step.packing is Packing.ROWS:
-            return step.positions + 1 if self._advanced_in is step else step.positions
-        return self._end
+        if step is None or not self._shared.explicit:
+            return self._end
+        advanced = self._advanced_in is step
+        if step.packing is Packing.ROWS:
+            return step.positions + 1 if advanced else step.positions
+        return step.slices[0].context_len if advanced else step.slices[0].start
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Notes new rows [batch, kv_heads, length, dim]; returns placeholders for attention.
@@ -130,7 +138,7 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
         """The causal mask for the next `length` tokens of this cache, as mlx-lm's caches do."""
         window = self._pool.geometry.window if window_size is None else window_size
         if return_array and length > 1:
-            mask = create_causal_mask(length, self._end, window_size=window)
+            mask = create_causal_mask(length, self.offset, window_size=window)
             self._shared.placeholders.remember_mask(mask, window)
             return mask  # type: ignore[no-any-return]
         if window is None and (length == 1 or return_array):

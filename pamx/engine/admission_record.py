@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,19 +21,25 @@ from pamx.errors import NativeError
 from pamx.models import LoadedModel
 from pamx.models.cache_dir import cache_root
 from pamx.native.loader import library, mlx_version
+from pamx.substitute.admission import Admission
 
 
-def is_admitted(loaded: LoadedModel) -> bool:
-    """Whether this model has passed the check with this very software."""
-    return _record(loaded).exists()
+def recall_admission(loaded: LoadedModel) -> Admission | None:
+    """What this model passed with this very software, or None if that is not known."""
+    try:
+        return Admission(**json.loads(_record(loaded).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
-def remember_admission(loaded: LoadedModel) -> None:
-    """Notes that this model has passed; a full or read-only disk is no error."""
+def remember_admission(loaded: LoadedModel, admission: Admission) -> None:
+    """Notes what this model has passed; a full or read-only disk is no error."""
     record = _record(loaded)
     with suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
-        record.touch()
+        scratch = record.with_suffix(".new")
+        scratch.write_text(json.dumps(asdict(admission)))
+        scratch.replace(record)
 
 
 def _record(loaded: LoadedModel) -> Path:

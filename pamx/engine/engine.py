@@ -11,13 +11,14 @@ from typing import Any, Self
 
 import pamx.models as models
 from pamx.attention.placeholders import UnsupportedAttentionError
-from pamx.engine.admission_record import is_admitted, remember_admission
+from pamx.engine.admission_record import recall_admission, remember_admission
+from pamx.engine.batch import BatchEngine
 from pamx.engine.chat import ChatSession
 from pamx.engine.completion import Completion, Delta, FinishReason
 from pamx.engine.prompt import Prompt, prompt_tokens
 from pamx.engine.sampling import Sampling, make_sampler
 from pamx.engine.slot import Dense, Paged, Slot
-from pamx.engine.steps import decode, prefill
+from pamx.engine.steps import PREFILL_CHUNK, decode, prefill
 from pamx.engine.text import TextStream
 from pamx.errors import RequestError
 from pamx.models import LoadedModel
@@ -70,16 +71,16 @@ class Engine:
             )
         self._paged: PagedModel | None = None
         try:
-            verified = is_admitted(loaded)
+            known = recall_admission(loaded)
             self._paged = PagedModel(
                 loaded.model,
                 context=context,
                 max_context=trained,
                 block_size=block_size,
-                verify=not verified,
+                admission=known,
             )
-            if not verified:
-                remember_admission(loaded)
+            if known is None:
+                remember_admission(loaded, self._paged.admission)
             self.context = min(context or self._paged.context, self._paged.context)
             backend = self._paged.backend
             self.attention = AttentionStatus(True, backend.name, backend.reason)
@@ -133,9 +134,57 @@ class Engine:
             RequestError: the prompt is empty, does not suit the template, or leaves no room for
                 an answer.
         """
-        tokens = prompt_tokens(self.tokenizer, prompt, raw=raw, vocabulary=self._vocabulary)
+        tokens = self.tokens(prompt, raw=raw)
         self.check_request(tokens, max_tokens)
         return self._answer_alone(tokens, max_tokens, sampling, stop)
+
+    def tokens(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+        """The token ids of a prompt, as `stream` reads it.
+
+        Raises:
+            RequestError: the prompt is empty, or does not suit the template.
+        """
+        return prompt_tokens(self.tokenizer, prompt, raw=raw, vocabulary=self._vocabulary)
+
+    def batch(
+        self,
+        *,
+        max_seqs: int = 16,
+        token_budget: int = PREFILL_CHUNK,
+        prefix_cache: bool = True,
+        swap_ram: int | None = None,
+        swap_disk: int | None = None,
+    ) -> BatchEngine:
+        """Starts an engine that answers many requests at once, over this model's pages.
+
+        Args:
+            max_seqs: Most sequences with pages at a time.
+            token_budget: Most tokens in a step.
+            prefix_cache: Whether equal beginnings of prompts share their pages.
+            swap_ram: Bytes of memory for the pages of preempted sequences; None: a quarter of
+                the pool.
+            swap_disk: Bytes of files for them; None: as large as the pool.
+
+        Raises:
+            RequestError: pages do not serve this model, so it answers one request at a time.
+        """
+        if self._paged is None:
+            raise RequestError(
+                f"{self.name} answers one request at a time. {self.attention.reason}",
+                "Take a model that pages serve for batches.",
+            )
+        pool = self._paged.pool.nbytes
+        return BatchEngine(
+            self._paged,
+            self.tokenizer,
+            self.context,
+            fingerprint=str(self.path),
+            max_seqs=max_seqs,
+            token_budget=token_budget,
+            prefix_cache=prefix_cache,
+            swap_ram=pool // 4 if swap_ram is None else swap_ram,
+            swap_disk=pool if swap_disk is None else swap_disk,
+        )
 
     def chat(self, system: str | None = None) -> ChatSession:
         """Starts a conversation that keeps its pages between turns."""

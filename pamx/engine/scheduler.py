@@ -199,7 +199,8 @@ class Scheduler:
         if not sequence.started:
             sequence.started = True
             self.counters.prompt_tokens += sequence.prompt_len
-            self.counters.cached_tokens += sequence.table.num_tokens
+            sequence.cached_tokens = sequence.table.num_tokens
+            self.counters.cached_tokens += sequence.cached_tokens
         self.waiting.remove(sequence)
         self.running.append(sequence)
         sequence.status = Status.RUNNING

@@ -35,6 +35,7 @@ class Sequence:
         keys: Keys of its full blocks in the prefix cache, as far as they were needed.
         registered: Full blocks that the prefix cache knows of.
         started: Whether it has had pages before.
+        cached_tokens: Tokens that were found in the prefix cache when it started.
     """
 
     id: int
@@ -51,6 +52,7 @@ class Sequence:
     keys: list[Key] = field(default_factory=list, repr=False)
     registered: int = 0
     started: bool = False
+    cached_tokens: int = 0
 
     @property
     def length(self) -> int:

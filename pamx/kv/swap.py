@@ -80,7 +80,7 @@ class SwapSpace:
         parts = [pages[ids] for layer in self._pool.layers for pages in (layer.keys, layer.values)]
         mx.eval(parts)
         data = np.concatenate([_as_bytes(part) for part in parts])
-        saved = _Saved(data.size, zlib.crc32(data), data, None)
+        saved = _Saved(data.size, _checksum(data), data, None)
         if self._reserved.pop(key):
             saved.data, saved.path = None, self._file(key)
             try:
@@ -97,7 +97,7 @@ class SwapSpace:
         """
         saved = self._saved[key]
         data = saved.data if saved.path is None else _read(saved.path, saved.size)
-        intact = data is not None and zlib.crc32(data) == saved.checksum
+        intact = data is not None and _checksum(data) == saved.checksum
         self.drop(key)
         if data is None or not intact:
             return False
@@ -157,3 +157,7 @@ def _read(path: Path, size: int) -> Bytes | None:
     except OSError:
         return None
     return data if data.size == size else None
+
+
+def _checksum(data: Bytes) -> int:
+    return zlib.crc32(data.data)

@@ -5,20 +5,23 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
+import mlx.core as mx
 from mlx.nn.layers.base import Module
 
 from pamx.attention.backend import Backend, choose_backend
-from pamx.attention.cache import PagedKVCache
+from pamx.attention.cache import PagedKVCache, StepState
 from pamx.attention.placeholders import Placeholders
 from pamx.attention.sequence import PagedSequence
+from pamx.attention.step import Packing, Step
 from pamx.errors import RequestError
 from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
 from pamx.kv.budget import POOL_SHARE, available_bytes, context_that_fits
 from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
-from pamx.substitute.admission import admit
+from pamx.substitute.admission import Admission, admit
 from pamx.substitute.attention import substitute_attention
 from pamx.substitute.geometry import discover_geometry
+from pamx.substitute.output import RowSelector, substitute_output
 
 
 class PagedModel:
@@ -34,9 +37,11 @@ class PagedModel:
         max_context: The longest sequence that the model was trained for, if known.
         block_size: Tokens a page: 8, 16 or 32.
         backend: What computes attention; None: the best that serves this device.
-        verify: Whether to compare the model's logits on pages with those on its own cache.
+        admission: What an earlier check of this very model found; None: compare its logits on
+            pages with those on its own cache now.
 
     Attributes:
+        admission: What the model can be given.
         context: Tokens that the pool holds in all.
         backend: What computes attention, and why.
 
@@ -54,7 +59,7 @@ class PagedModel:
         max_context: int | None = None,
         block_size: int = 16,
         backend: Backend | None = None,
-        verify: bool = True,
+        admission: Admission | None = None,
     ) -> None:
         self.backend = backend or choose_backend()
         layers = discover_geometry(model)
@@ -62,14 +67,20 @@ class PagedModel:
         self.manager = BlockManager(num_blocks, block_size)
         self.context = num_blocks * block_size
         self._placeholders = Placeholders()
-        self._undo = substitute_attention(model, self._placeholders)
+        self._selector = RowSelector()
+        self._model = model
+        self._undo_attention = substitute_attention(model, self._placeholders)
+        self._undo_output = substitute_output(model, self._selector)
         try:
-            if verify:
-                admit(model, layers, block_size, self.backend, self._placeholders)
+            self.admission = admission or admit(
+                model, layers, block_size, self.backend, self._placeholders, self._selector
+            )
             self.pool = BlockPool(layers, num_blocks, block_size, self.backend.allocate)
         except BaseException:
-            self._undo()
+            self.close()
             raise
+        self._state = StepState(self.backend, self._placeholders)
+        self._step_caches = [PagedKVCache(layer, self._state) for layer in self.pool.layers]
 
     def sequence(self) -> PagedSequence:
         """A new, empty sequence. Close it to give its pages back."""
@@ -83,9 +94,36 @@ class PagedModel:
         """
         return self.sequence().caches
 
+    def forward(self, step: Step, tokens: mx.array, rows: list[int]) -> mx.array:
+        """Runs the model over a step's packed tokens; lazy.
+
+        Args:
+            step: The sequences, on blocks of this model's pool.
+            tokens: [tokens] ids.
+            rows: Packed rows whose logits are wanted.
+
+        Returns:
+            [rows, vocabulary]
+        """
+        self._state.set_step(step)
+        for cache in self._step_caches:
+            cache.rewind(0)
+        inputs = tokens[None] if step.packing is Packing.SEQUENCE else tokens[:, None]
+        if self.admission.select:
+            with self._selector.only(rows):
+                logits: mx.array = self._model(inputs, cache=self._step_caches)
+            return logits.flatten(0, 1)
+        logits = self._model(inputs, cache=self._step_caches)
+        return logits.flatten(0, 1)[mx.array(rows)]
+
+    def arrays(self) -> list[mx.array]:
+        """The pools as the last queued write leaves them: evaluate these to settle it."""
+        return [array for layer in self.pool.layers for array in (layer.keys, layer.values)]
+
     def close(self) -> None:
         """Restores the model; the pages go with the last sequence. Idempotent."""
-        self._undo()
+        self._undo_output()
+        self._undo_attention()
 
     def __enter__(self) -> Self:
         return self

@@ -18,6 +18,7 @@ from pamx.attention.backend import Backend
 from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.attention.reference import attend as reference_attend
 from pamx.errors import OutOfBlocksError, RequestError
+from pamx.substitute.admission import Admission
 from pamx.substitute.attention import ATTENTION
 from pamx.substitute.paged_model import PagedModel
 
@@ -241,4 +242,4 @@ def test_numbers_decide_not_structure(wrong: str, backend: Backend) -> None:
     with pytest.raises(UnsupportedAttentionError, match="logits differ by"):
         PagedModel(model, context=64, backend=broken)
     assert [type(m) for _, m in model.named_modules()] == classes
-    PagedModel(model, context=64, backend=broken, verify=False).close()
+    PagedModel(model, context=64, backend=broken, admission=Admission(True, True)).close()

@@ -1,0 +1,494 @@
+"""Many requests at once: continuous batching over one pool of pages.
+
+A step is planned and queued while the one before it still runs. Its new tokens are not known to
+the host then; they go from step to step on the device. A sequence that turns out to have ended
+has a row too many in the step that is running, and nothing of it is ever handed out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import mlx.core as mx
+
+from pamx.attention.step import Packing, SequenceSlice, Step
+from pamx.engine.completion import Completion, FinishReason
+from pamx.engine.request import Request
+from pamx.engine.sampling import Sampler, adjust, make_sampler
+from pamx.engine.scheduler import Chunk, Plan, Scheduler
+from pamx.engine.sequence import Sequence, Status
+from pamx.engine.steps import CLEAR_EVERY, PREFILL_CHUNK
+from pamx.engine.swap_policy import SwapPolicy
+from pamx.engine.text import TextStream
+from pamx.errors import PamxError, RequestError
+from pamx.kv.block_table import BlockTable
+from pamx.kv.prefix_index import PrefixIndex
+from pamx.kv.swap import SwapSpace
+from pamx.substitute.paged_model import PagedModel
+
+
+@dataclass(frozen=True)
+class Logprobs:
+    """Log-probabilities at one place: of the drawn token, and of the most likely ones."""
+
+    chosen: float
+    top: dict[int, float]
+
+
+@dataclass(frozen=True)
+class Output:
+    """News of one answer.
+
+    Attributes:
+        request_id: The request.
+        index: Which of its answers, from 0.
+        text: New text; empty while a character or a possible stop string is incomplete.
+        token: The token that came, or None on the last output.
+        logprobs: Of this token, if they were asked for.
+        completion: The whole answer, on its last output.
+        error: Why the answer broke off, on its last output.
+    """
+
+    request_id: str
+    index: int
+    text: str
+    token: int | None = None
+    logprobs: Logprobs | None = None
+    completion: Completion | None = None
+    error: PamxError | None = None
+
+
+@dataclass(frozen=True)
+class BatchStats:
+    """What a batch engine has done since it was made.
+
+    Attributes:
+        prompt_tokens: Tokens of all prompts that were begun.
+        cached_tokens: How many of them were found in the prefix cache.
+        completion_tokens: Tokens handed out.
+        preemptions: Times a running sequence gave up its pages.
+        swaps: How many of these moved the pages to a swap tier.
+        peak_blocks: Most blocks in use at a time, cached ones included.
+        num_blocks: Blocks in the pool.
+        steps: Steps run.
+        gaps: Seconds between tokens of one answer, all answers together.
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    preemptions: int
+    swaps: int
+    peak_blocks: int
+    num_blocks: int
+    steps: int
+    gaps: list[float]
+
+
+@dataclass(eq=False)
+class _Answer:
+    """One of a request's answers while it is being made."""
+
+    request: Request
+    index: int
+    sequence: Sequence
+    text: TextStream
+    sampler: Sampler
+    submitted: float
+    cached_tokens: int = 0
+    first: float = 0.0
+    last: float = 0.0
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.sequence.tokens[len(self.request.prompt) :]
+
+
+@dataclass(eq=False)
+class _Running:
+    """A queued step: which answer each sampled row belongs to."""
+
+    answers: list[_Answer]
+    tokens: mx.array  # [answers]
+    logprobs: dict[_Answer, tuple[mx.array, mx.array, mx.array]]
+    begin: float
+    num_tokens: int
+
+
+@dataclass
+class _Totals:
+    completion_tokens: int = 0
+    steps: int = 0
+    gaps: list[float] = field(default_factory=list)
+
+
+class BatchEngine:
+    """Answers many requests over one model's pages; make one with `Engine.batch`.
+
+    Args:
+        paged: The model on its pages.
+        tokenizer: mlx-lm's tokenizer wrapper.
+        context: Tokens that a prompt and its answer may have together.
+        fingerprint: Identifies the model, for the prefix cache.
+        max_seqs: Most sequences with pages at a time.
+        token_budget: Most tokens in a step.
+        prefix_cache: Whether equal beginnings of prompts share their pages.
+        swap_ram: Bytes of memory for the pages of preempted sequences.
+        swap_disk: Bytes of files for them.
+        swap_folder: Where these files go; None: the system's place for temporary files.
+        prefer_swap: Decides what a preemption does; None: the cost model.
+    """
+
+    def __init__(
+        self,
+        paged: PagedModel,
+        tokenizer: Any,
+        context: int,
+        *,
+        fingerprint: str = "",
+        max_seqs: int = 16,
+        token_budget: int = PREFILL_CHUNK,
+        prefix_cache: bool = True,
+        swap_ram: int = 0,
+        swap_disk: int = 0,
+        swap_folder: Path | None = None,
+        prefer_swap: Callable[[Sequence], bool] | None = None,
+    ) -> None:
+        self._paged = paged
+        self._tokenizer = tokenizer
+        self._context = context
+        self._swap = SwapSpace(paged.pool, swap_ram, swap_disk, swap_folder)
+        self._policy = SwapPolicy(self._swap)
+        self._index = PrefixIndex(paged.manager, fingerprint) if prefix_cache else None
+        self._scheduler = Scheduler(
+            paged.manager,
+            self._index,
+            token_budget=token_budget,
+            max_seqs=max_seqs,
+            prefer_swap=prefer_swap or self._policy.prefer_swap,
+        )
+        self._answers: dict[Sequence, _Answer] = {}
+        self._requests: dict[str, Request] = {}
+        self._numbers = itertools.count()
+        self._running: _Running | None = None
+        self._totals = _Totals()
+        self._closed_out: list[Output] = []
+
+    # ---- requests -------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> None:
+        """Puts a request in line.
+
+        Raises:
+            RequestError: it could never be answered here, or its id is taken.
+        """
+        if request.id in self._requests:
+            raise RequestError(
+                f"There is an unfinished request with the id {request.id!r} already."
+            )
+        limit = self._context - len(request.prompt)
+        if limit < 1:
+            raise RequestError(
+                f"The prompt is {len(request.prompt):,} tokens long, and the context is "
+                f"{self._context:,} tokens, the answer included.",
+                "Shorten it, or ask for a larger context.",
+            )
+        if request.max_tokens is not None:
+            limit = min(limit, request.max_tokens)
+        answer = self._new_answer(request, 0, list(request.prompt), limit, next(self._numbers))
+        self._scheduler.add(answer.sequence)
+        self._answers[answer.sequence] = answer
+        self._requests[request.id] = request
+
+    def cancel(self, request_id: str) -> None:
+        """Ends a request's answers; what they have so far comes with the next step's outputs."""
+        for answer in [a for a in self._answers.values() if a.request.id == request_id]:
+            self._closed_out.append(self._end(answer, "cancelled"))
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._answers or self._closed_out)
+
+    def _new_answer(
+        self, request: Request, index: int, tokens: list[int], limit: int, number: int
+    ) -> _Answer:
+        sequence = Sequence(
+            id=number,
+            tokens=tokens,
+            prompt_len=len(request.prompt),
+            max_len=len(request.prompt) + limit,
+            table=BlockTable(self._paged.manager),
+            priority=request.priority,
+            arrival=number,
+        )
+        return _Answer(
+            request=request,
+            index=index,
+            sequence=sequence,
+            text=TextStream(self._tokenizer.detokenizer, request.stop),
+            sampler=make_sampler(request.sampling, index),
+            submitted=time.perf_counter(),
+        )
+
+    # ---- steps ----------------------------------------------------------------------------------
+
+    def step(self) -> list[Output]:
+        """Queues the next step and returns what the one before it brought."""
+        outputs, self._closed_out = self._closed_out, []
+        if self._running is not None and not self._can_look_ahead():
+            outputs += self._settle()
+        plan = self._scheduler.schedule()
+        queued = self._launch(plan) if plan.chunks or plan.swap_out or plan.swap_in else None
+        outputs += self._settle()
+        self._running = queued
+        return outputs
+
+    def _can_look_ahead(self) -> bool:
+        """Whether the next step can be queued without knowing this one's tokens."""
+        return self._paged.backend.in_place and not any(
+            a.request.sampling.needs_history for a in self._answers.values()
+        )
+
+    def _launch(self, plan: Plan) -> _Running | None:
+        begin = time.perf_counter()
+        self._move_pages(plan)
+        sampling = [chunk for chunk in plan.chunks if chunk.samples]
+        if not plan.chunks:
+            return None
+        self._totals.steps += 1
+        if self._totals.steps % CLEAR_EVERY == 0:
+            mx.clear_cache()
+        logits = self._forward(plan.chunks)
+        if logits is None:
+            mx.async_eval(self._paged.arrays())  # type: ignore[no-untyped-call]
+            return _Running([], mx.zeros((0,), mx.int32), {}, begin, plan.num_tokens)
+        answers: list[_Answer] = []
+        rows: list[mx.array] = []
+        logprobs = {}
+        for row, chunk in enumerate(sampling):
+            for answer in (self._answers[chunk.sequence], *self._fork(chunk.sequence)):
+                raw = logits[row : row + 1]
+                answers.append(answer)
+                rows.append(self._draw(answer, raw))
+                if (count := answer.request.sampling.logprobs) is not None:
+                    logprobs[answer] = _logprobs(raw, rows[-1], count)
+        tokens = mx.concatenate(rows)
+        # The pools too: rows inside of prompts are not needed for any of the tokens.
+        mx.async_eval(tokens, list(logprobs.values()), self._paged.arrays())  # type: ignore[no-untyped-call]
+        return _Running(answers, tokens, logprobs, begin, plan.num_tokens)
+
+    def _move_pages(self, plan: Plan) -> None:
+        for sequence, blocks in plan.swap_out:
+            self._swap.save(sequence.id, blocks)
+        for sequence, blocks in plan.swap_in:
+            if not self._swap.restore(sequence.id, blocks):
+                self._recompute(sequence, blocks)
+        for chunk in plan.chunks:
+            self._paged.pool.copy(chunk.copies)
+
+    def _recompute(self, sequence: Sequence, blocks: list[int]) -> None:
+        """Fills pages whose swapped contents were lost, from the tokens."""
+        size = self._paged.pool.block_size
+        # All but the newest block or two are full; the scheduler's chunk begins where they end.
+        total = min(len(blocks) * size, len(sequence.tokens))
+        for start in range(0, total, PREFILL_CHUNK):
+            end = min(start + PREFILL_CHUNK, total)
+            part = SequenceSlice(tuple(blocks), end, end - start)
+            step = Step([part], Packing.SEQUENCE, self._paged.pool.num_blocks, size)
+            self._paged.forward(step, mx.array(sequence.tokens[start:end]), [0])
+            mx.eval(self._paged.arrays())
+
+    def _forward(self, chunks: list[Chunk]) -> mx.array | None:
+        """Logits of the sampling chunks' last rows, in order; None if no chunk samples."""
+        groups = [chunks] if self._paged.admission.rows else [[chunk] for chunk in chunks]
+        outputs = []
+        for group in groups:
+            slices = [
+                SequenceSlice(tuple(c.sequence.table.blocks), c.start + c.count, c.count)
+                for c in group
+            ]
+            packing = Packing.SEQUENCE if len(group) == 1 else Packing.ROWS
+            pool = self._paged.pool
+            step = Step(slices, packing, pool.num_blocks, pool.block_size)
+            ends = list(itertools.accumulate(c.count for c in group))
+            rows = [end - 1 for end, c in zip(ends, group, strict=True) if c.samples]
+            logits = self._paged.forward(step, self._inputs(group), rows or [0])
+            if rows:
+                outputs.append(logits)
+        return mx.concatenate(outputs) if outputs else None
+
+    def _inputs(self, chunks: list[Chunk]) -> mx.array:
+        """[tokens] ids; those that the running step is choosing are taken from it."""
+        ids: list[int] = []
+        unknown: list[tuple[int, int]] = []  # (packed row, row of the running step)
+        places = (
+            {a.sequence: i for i, a in enumerate(self._running.answers)} if self._running else {}
+        )
+        for chunk in chunks:
+            known = chunk.sequence.tokens[chunk.start : chunk.start + chunk.count]
+            ids += known
+            if len(known) < chunk.count:
+                unknown.append((len(ids), places[chunk.sequence]))
+                ids.append(0)
+        packed = mx.array(ids, mx.int32)
+        if unknown and self._running is not None:
+            at, source = (mx.array(column, mx.int32) for column in zip(*unknown, strict=True))
+            packed[at] = self._running.tokens[source].astype(mx.int32)
+        return packed
+
+    def _fork(self, sequence: Sequence) -> list[_Answer]:
+        """The other answers to a prompt that has just been read to its end, on shared pages."""
+        answer = self._answers[sequence]
+        request = answer.request
+        if answer.index > 0 or request.n == 1 or sequence.length > sequence.prompt_len + 1:
+            return []
+        others = []
+        for index in range(1, request.n):
+            limit = sequence.max_len - sequence.prompt_len
+            other = self._new_answer(
+                request, index, list(request.prompt), limit, next(self._numbers)
+            )
+            other.sequence.arrival = sequence.arrival
+            other.submitted = answer.submitted
+            other.cached_tokens = len(request.prompt)
+            other.sequence.started = True
+            self._scheduler.fork(sequence, other.sequence)
+            other.sequence.in_flight += 1
+            self._answers[other.sequence] = other
+            others.append(other)
+        return others
+
+    def _draw(self, answer: _Answer, logits: mx.array) -> mx.array:
+        request, sampling = answer.request, answer.request.sampling
+        index = answer.sequence.length - 1 - answer.sequence.prompt_len
+        banned = self._ending(request) if index < request.min_tokens else ()
+        if banned or sampling.logit_bias or sampling.needs_history:
+            logits = adjust(logits, sampling, request.prompt, answer.tokens, banned)
+        return answer.sampler(logits, index)
+
+    def _ending(self, request: Request) -> frozenset[int]:
+        return request.stop_tokens | frozenset(self._tokenizer.eos_token_ids)
+
+    # ---- results --------------------------------------------------------------------------------
+
+    def _settle(self) -> list[Output]:
+        """Takes in the running step's tokens."""
+        running, self._running = self._running, None
+        if running is None:
+            return []
+        tokens: Any = running.tokens.tolist()
+        now = time.perf_counter()
+        self._policy.observe(running.num_tokens, now - running.begin)
+        outputs: list[Output] = []
+        for answer, token in zip(running.answers, tokens, strict=True):
+            if answer.sequence.status is not Status.FINISHED:
+                lp = _read_logprobs(running.logprobs.get(answer))
+                outputs += self._take(answer, int(token), lp, now)
+        return outputs
+
+    def _take(
+        self, answer: _Answer, token: int, logprobs: Logprobs | None, now: float
+    ) -> list[Output]:
+        sequence, request = answer.sequence, answer.request
+        if not answer.first:
+            answer.first = now
+            answer.cached_tokens = answer.cached_tokens or sequence.cached_tokens
+        else:
+            self._totals.gaps.append(now - answer.last)
+        answer.last = now
+        self._scheduler.settle(sequence, token)
+        self._totals.completion_tokens += 1
+        count = len(sequence.tokens) - sequence.prompt_len
+        if token in self._ending(request) and count > request.min_tokens:
+            return [self._output(answer, "", token, logprobs), self._end(answer, "stop")]
+        news = self._output(answer, answer.text.add(token), token, logprobs)
+        if answer.text.stopped:
+            return [news, self._end(answer, "stop")]
+        if len(sequence.tokens) >= sequence.max_len:
+            return [news, self._end(answer, "length")]
+        return [news]
+
+    def _output(self, answer: _Answer, text: str, token: int, logprobs: Logprobs | None) -> Output:
+        return Output(answer.request.id, answer.index, text, token, logprobs)
+
+    def _end(self, answer: _Answer, reason: FinishReason) -> Output:
+        """Frees an answer's pages and sums it up."""
+        sequence = answer.sequence
+        rest = answer.text.finish()
+        self._scheduler.finish(sequence)
+        self._swap.drop(sequence.id)
+        del self._answers[sequence]
+        if not any(a.request.id == answer.request.id for a in self._answers.values()):
+            del self._requests[answer.request.id]
+        completion = Completion(
+            text=answer.text.text,
+            tokens=answer.tokens,
+            finish_reason=reason,
+            prompt_tokens=len(answer.request.prompt),
+            cached_tokens=answer.cached_tokens,
+            ttft=(answer.first or time.perf_counter()) - answer.submitted,
+            decode_seconds=answer.last - answer.first,
+        )
+        return Output(answer.request.id, answer.index, rest, completion=completion)
+
+    def stats(self) -> BatchStats:
+        counters, totals = self._scheduler.counters, self._totals
+        return BatchStats(
+            prompt_tokens=counters.prompt_tokens,
+            cached_tokens=counters.cached_tokens,
+            completion_tokens=totals.completion_tokens,
+            preemptions=counters.preemptions,
+            swaps=counters.swaps,
+            peak_blocks=counters.peak_blocks,
+            num_blocks=self._paged.manager.num_blocks,
+            steps=totals.steps,
+            gaps=list(totals.gaps),
+        )
+
+    # ---- life -----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends every request and gives all pages back. Idempotent."""
+        if self._running is not None:
+            mx.eval(self._running.tokens)
+            self._running = None
+        for answer in list(self._answers.values()):
+            self._end(answer, "cancelled")
+        self._closed_out.clear()
+        if self._index is not None:
+            self._index.clear()
+        self._swap.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _logprobs(logits: mx.array, token: mx.array, count: int) -> tuple[mx.array, mx.array, mx.array]:
+    """Lazily, of one row: the drawn token's log-probability, the best ones, and their ids."""
+    scores = logits.astype(mx.float32)[0]
+    scores = scores - mx.logsumexp(scores)
+    best = mx.argsort(-scores)[:count]
+    return scores[token[0]], scores[best], best
+
+
+def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> Logprobs | None:
+    if arrays is None:
+        return None
+    chosen, values, ids = arrays
+    tokens: Any = ids.tolist()
+    scores: Any = values.tolist()
+    return Logprobs(float(chosen), dict(zip(tokens, scores, strict=True)))
