@@ -1,0 +1,342 @@
+"""Batch equals solo: a request's tokens do not depend on what it shares a step with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import families
+import mlx.core as mx
+import pytest
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tokenizer_utils import TokenizerWrapper
+from mlx_lm.tokenizer_utils import load as load_tokenizer
+
+from pamx.engine.batch import BatchEngine, Output
+from pamx.engine.request import Request
+from pamx.engine.sampling import Sampling
+from pamx.engine.scheduler import Plan, Scheduler
+from pamx.engine.sequence import Sequence
+from pamx.errors import RequestError
+from pamx.substitute.admission import Admission
+from pamx.substitute.paged_model import PagedModel
+
+VOCABULARY = 2000
+Tokens = dict[tuple[str, int], list[int]]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(default_model_path: Path) -> TokenizerWrapper:
+    return load_tokenizer(default_model_path)
+
+
+@pytest.fixture(scope="module")
+def paged() -> Iterator[PagedModel]:
+    model = families.make("llama", vocab_size=VOCABULARY, max_position_embeddings=4096)
+    with PagedModel(model, context=8192) as paged:
+        yield paged
+
+
+SAMPLINGS = [
+    Sampling(),
+    Sampling(temperature=1.0, seed=1),
+    Sampling(temperature=0.8, top_p=0.9, seed=2, repetition_penalty=1.3),
+    Sampling(temperature=1.2, top_k=30, min_p=0.02, seed=3),
+    Sampling(presence_penalty=0.4, frequency_penalty=0.3, logit_bias={7: 2.0, 9: -50.0}),
+]
+
+
+def make_requests(count: int, longest: int, seed: int = 0) -> list[Request]:
+    rng = random.Random(seed)
+    shared = [rng.randrange(3, VOCABULARY) for _ in range(longest // 2)]
+    requests = []
+    for number in range(count):
+        length = int(longest ** rng.random())  # from 1 to `longest`, as many short as long
+        own = [rng.randrange(3, VOCABULARY) for _ in range(length)]
+        common = rng.choice([0, 0, len(shared) // 2, len(shared)])
+        requests.append(
+            Request(
+                f"request-{number}",
+                [*shared[:common], *own][:longest],
+                max_tokens=rng.randint(1, 24),
+                sampling=SAMPLINGS[number % len(SAMPLINGS)],
+                min_tokens=rng.choice([0, 0, 1]),
+                priority=rng.choice([0, 0, 0, 3]),
+            )
+        )
+    return requests
+
+
+def run(
+    paged: PagedModel,
+    tokenizer: Any,
+    requests: list[Request],
+    *,
+    arrive: Callable[[int], int] = lambda _: 0,
+    **options: Any,
+) -> tuple[Tokens, BatchEngine]:
+    """Answers `requests`, the i-th of which arrives before step `arrive(i)`."""
+    before = paged.manager.num_used
+    done: Tokens = {}
+    todo = [(arrive(i), r) for i, r in enumerate(requests)]
+    with BatchEngine(paged, tokenizer, 4096, **options) as batch:
+        steps = 0
+        while todo or batch.has_work:
+            for entry in [e for e in todo if e[0] <= steps]:
+                batch.submit(entry[1])
+                todo.remove(entry)
+            for output in batch.step():
+                if output.completion:
+                    done[output.request_id, output.index] = output.completion.tokens
+            steps += 1
+    assert paged.manager.num_used == before, "a page was lost"
+    return done, batch
+
+
+@pytest.fixture(scope="module")
+def requests() -> list[Request]:
+    return make_requests(64, 2000)
+
+
+@pytest.fixture(scope="module")
+def solo(paged: PagedModel, tokenizer: TokenizerWrapper, requests: list[Request]) -> Tokens:
+    """Each request alone, without a prefix cache, its prompt in one piece."""
+    tokens: Tokens = {}
+    for request in requests:
+        options = {"prefix_cache": False, "token_budget": 4096}
+        tokens |= run(paged, tokenizer, [request], **options)[0]
+    assert len({tuple(t) for t in tokens.values()}) > 50, "the requests are too alike"
+    return tokens
+
+
+def test_solo_equals_mlx_lm(paged: PagedModel, requests: list[Request], solo: Tokens) -> None:
+    """The greedy ones against mlx-lm's own cache: the anchor of everything below."""
+    model = paged._model
+    for request in [r for r in requests if r.sampling == SAMPLINGS[0] and not r.min_tokens][:5]:
+        caches = make_prompt_cache(model)
+        logits = model(mx.array([request.prompt]), cache=caches)
+        expected = solo[request.id, 0]
+        for token in expected:
+            assert mx.argmax(logits[0, -1]).item() == token
+            logits = model(mx.array([[token]]), cache=caches)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"token_budget": 37, "max_seqs": 5},
+        {"token_budget": 2048, "max_seqs": 64, "prefix_cache": False},
+        {"max_seqs": 1},
+    ],
+    ids=str,
+)
+def test_all_together(
+    paged: PagedModel,
+    tokenizer: TokenizerWrapper,
+    requests: list[Request],
+    solo: Tokens,
+    options: dict[str, Any],
+) -> None:
+    found, batch = run(paged, tokenizer, requests, **options)
+    assert found == solo
+    stats = batch.stats()
+    assert (stats.cached_tokens > 0) == options.get("prefix_cache", True)
+    assert stats.completion_tokens == sum(map(len, solo.values()))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_in_any_order_and_at_any_time(
+    paged: PagedModel,
+    tokenizer: TokenizerWrapper,
+    requests: list[Request],
+    solo: Tokens,
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    shuffled = rng.sample(requests, len(requests))
+    assert run(paged, tokenizer, shuffled, arrive=lambda _: rng.randrange(60))[0] == solo
+
+
+@pytest.mark.parametrize("tier", ["recompute", "ram", "disk", "damaged"])
+def test_preempted_at_random_steps(
+    paged: PagedModel,
+    tokenizer: TokenizerWrapper,
+    requests: list[Request],
+    solo: Tokens,
+    tier: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(tier)
+    original = Scheduler._continue
+
+    def sometimes(self: Scheduler, sequence: Sequence, plan: Plan) -> None:
+        if rng.random() < 0.08:
+            self._preempt(sequence, plan)
+        else:
+            original(self, sequence, plan)
+
+    monkeypatch.setattr(Scheduler, "_continue", sometimes)
+    batches: list[BatchEngine] = []
+    damaged = []
+
+    def prefer_swap(sequence: Sequence) -> bool:
+        swap = batches[0]._swap
+        if tier == "damaged":
+            for path in tmp_path.glob("*/*.kv"):
+                if rng.random() < 0.5:
+                    path.write_bytes(path.read_bytes()[:-1])
+                    damaged.append(path)
+        return tier != "recompute" and swap.reserve(sequence.id, len(sequence.table.blocks))
+
+    made = BatchEngine.__init__
+
+    def remember(self: BatchEngine, *args: Any, **kwargs: Any) -> None:
+        batches.append(self)
+        made(self, *args, **kwargs)
+
+    monkeypatch.setattr(BatchEngine, "__init__", remember)
+    room = {"swap_ram": 1 << 28} if tier == "ram" else {"swap_disk": 1 << 28}
+    found, batch = run(
+        paged, tokenizer, requests, prefer_swap=prefer_swap, swap_folder=tmp_path, **room
+    )
+    assert found == solo
+    stats = batch.stats()
+    assert stats.preemptions > 20
+    assert (stats.swaps > 10) == (tier != "recompute")
+    assert bool(damaged) == (tier == "damaged")
+    assert list(tmp_path.iterdir()) == [], "swap files were left behind"
+
+
+def test_a_pool_that_is_much_too_small_for_all(tokenizer: TokenizerWrapper) -> None:
+    """Running out of pages is ordinary: everybody waits, is preempted, and ends."""
+    model = families.make("gemma3_text", vocab_size=VOCABULARY, max_position_embeddings=4096)
+    requests = make_requests(20, 60, seed=4)
+    with PagedModel(model, context=4096) as roomy:
+        solo: Tokens = {}
+        for request in requests:
+            solo |= run(roomy, tokenizer, [request])[0]
+    with PagedModel(model, context=112, block_size=8) as paged:
+        found, batch = run(paged, tokenizer, requests, max_seqs=12, token_budget=64)
+        assert found == solo
+        assert batch.stats().peak_blocks <= 14
+
+
+def test_a_model_that_cannot_be_packed_in_rows_runs_one_by_one(
+    tokenizer: TokenizerWrapper,
+) -> None:
+    model = families.make("qwen3", vocab_size=VOCABULARY)
+    requests = make_requests(8, 100, seed=6)
+    found = {}
+    for rows, select in ((True, True), (False, True), (False, False), (True, False)):
+        with PagedModel(model, context=2048, admission=Admission(rows, select)) as paged:
+            found[rows, select] = run(paged, tokenizer, requests)[0]
+    assert len({str(sorted(f.items())) for f in found.values()}) == 1
+
+
+def test_samples_of_one_prompt_share_its_pages(
+    paged: PagedModel, tokenizer: TokenizerWrapper
+) -> None:
+    """n samples of a long prompt take the prompt's pages once, and n tails."""
+    prompt = make_requests(1, 2000, seed=8)[0].prompt
+    prompt = (prompt * 2000)[:1000]
+    sampling = Sampling(temperature=1.0, seed=5)
+    request = Request("many", prompt, max_tokens=20, sampling=sampling, n=6)
+    with BatchEngine(paged, tokenizer, 4096, prefix_cache=False) as batch:
+        batch.submit(request)
+        answers: dict[int, list[int]] = {}
+        while batch.has_work:
+            for output in batch.step():
+                if output.completion:
+                    answers[output.index] = output.completion.tokens
+        size = paged.manager.block_size
+        prompt_blocks, tails = 1000 // size, 6 * (-(-(1000 % size + 20) // size))
+        assert batch.stats().peak_blocks <= prompt_blocks + tails
+    assert sorted(answers) == list(range(6))
+    assert len({tuple(a) for a in answers.values()}) > 1
+    again, _ = run(paged, tokenizer, [request], max_seqs=2, token_budget=100)
+    assert again == {("many", i): tokens for i, tokens in answers.items()}
+
+
+def test_cancelling_frees_pages_and_reports_what_there_is(
+    paged: PagedModel, tokenizer: TokenizerWrapper
+) -> None:
+    first, second = (
+        Request(name, [5, 6, 7 + i], max_tokens=200) for i, name in enumerate(["first", "second"])
+    )
+    with BatchEngine(paged, tokenizer, 4096, prefix_cache=False) as batch:
+        batch.submit(first)
+        batch.submit(second)
+        outputs: list[Output] = []
+        for _ in range(6):
+            outputs += batch.step()
+        batch.cancel("first")
+        outputs += batch.step()
+        (end,) = [o for o in outputs if o.completion]
+        assert end.completion is not None
+        assert (end.request_id, end.completion.finish_reason) == ("first", "cancelled")
+        heard = [o.token for o in outputs if o.request_id == "first" and o.token is not None]
+        assert end.completion.tokens == heard
+        assert batch.has_work
+    assert paged.manager.num_used == 0, "closing ends what is left"
+
+
+def test_logprobs_are_those_of_the_model(paged: PagedModel, tokenizer: TokenizerWrapper) -> None:
+    request = Request("x", [5, 6, 7], max_tokens=3, sampling=Sampling(logprobs=4))
+    with BatchEngine(paged, tokenizer, 4096) as batch:
+        batch.submit(request)
+        outputs = []
+        while batch.has_work:
+            outputs += [o for o in batch.step() if o.token is not None]
+    tokens = list(request.prompt)
+    for output in outputs:
+        logits = paged._model(mx.array([tokens]))[0, -1]
+        expected = logits - mx.logsumexp(logits)
+        assert output.logprobs is not None
+        assert output.token is not None
+        assert output.logprobs.chosen == pytest.approx(expected[output.token].item(), abs=1e-4)
+        assert len(output.logprobs.top) == 4
+        assert max(output.logprobs.top, key=output.logprobs.top.__getitem__) == output.token
+        tokens.append(output.token)
+
+
+def test_stop_tokens_and_the_least_number_of_tokens(
+    paged: PagedModel, tokenizer: TokenizerWrapper
+) -> None:
+    plain, _ = run(paged, tokenizer, [Request("x", [5, 6, 7], max_tokens=8)])
+    tokens = plain["x", 0]
+    stop = frozenset({tokens[2]})
+    first = tokens.index(tokens[2])
+    stopped, _ = run(paged, tokenizer, [Request("x", [5, 6, 7], max_tokens=8, stop_tokens=stop)])
+    assert stopped["x", 0] == tokens[: first + 1]
+    later, _ = run(
+        paged, tokenizer, [Request("x", [5, 6, 7], max_tokens=8, stop_tokens=stop, min_tokens=6)]
+    )
+    assert len(later["x", 0]) >= 6
+    assert not stop & set(later["x", 0][:6])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"prompt": []}, "The prompt is empty"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"min_tokens": -1}, "min_tokens is -1"),
+        ({"max_tokens": 2, "min_tokens": 3}, "more than max_tokens"),
+        ({"n": 0}, "n is 0"),
+        ({"prompt": [1] * 4096}, "context is 4,096 tokens"),
+    ],
+)
+def test_requests_that_cannot_be_served(
+    paged: PagedModel, tokenizer: TokenizerWrapper, wrong: dict[str, Any], message: str
+) -> None:
+    with BatchEngine(paged, tokenizer, 4096) as batch:
+        with pytest.raises(RequestError, match=message):
+            batch.submit(Request(**{"id": "x", "prompt": [1], **wrong}))
+        assert not batch.has_work
+        batch.submit(Request("x", [1]))
+        with pytest.raises(RequestError, match="unfinished request with the id 'x'"):
+            batch.submit(Request("x", [1]))
