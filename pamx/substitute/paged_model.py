@@ -16,7 +16,7 @@ from pamx.attention.step import Packing, Step
 from pamx.errors import RequestError
 from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
-from pamx.kv.budget import POOL_SHARE, available_bytes, context_that_fits
+from pamx.kv.budget import UNASKED_SHARE, measure_budget
 from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
 from pamx.substitute.admission import Admission, admit
 from pamx.substitute.attention import substitute_attention
@@ -33,7 +33,7 @@ class PagedModel:
     Args:
         model: A model from `mlx_lm.load`.
         context: Tokens that the pool holds in all. None: `max_context`, or as many as fit half
-            of the memory that is free now if that is less.
+            of the memory that pages may take now if that is less.
         max_context: The longest sequence that the model was trained for, if known.
         block_size: Tokens a page: 8, 16 or 32.
         backend: What computes attention; None: the best that serves this device.
@@ -138,23 +138,25 @@ class PagedModel:
 
 
 def _pool_tokens(layers: list[LayerGeometry], wanted: int | None, max_context: int | None) -> int:
-    per_token, available = token_bytes(layers), available_bytes()
-    fits = context_that_fits(per_token, available)
+    """Tokens that the pool will hold; also keeps MLX's buffer cache to its share."""
+    per_token, budget = token_bytes(layers), measure_budget()
+    mx.set_cache_limit(budget.buffer_cache)
     if wanted is None:
+        fits = int(budget.pages * UNASKED_SHARE) // per_token
         if fits < 1:
             raise RequestError(
-                f"A token takes {per_token:,} bytes of KV cache, and {available:,} bytes of "
-                "memory are free.",
+                f"There is no room for a KV cache: {budget.explain()}, and a token takes "
+                f"{per_token:,} bytes.",
                 "Close other programs, or take a smaller model.",
             )
         return min(max_context or fits, fits)
     if wanted < 1:
         raise RequestError(f"The context is {wanted} tokens; it must be at least 1.")
+    fits = budget.pages // per_token
     if wanted > fits:
         raise RequestError(
             f"A context of {wanted:,} tokens needs {wanted * per_token:,} bytes of KV cache "
-            f"({per_token:,} a token); pamx gives it {POOL_SHARE:.0%} of the {available:,} "
-            "bytes that are free.",
+            f"({per_token:,} a token): {budget.explain()}.",
             f"Ask for at most {fits:,} tokens, or close other programs.",
         )
     return wanted
