@@ -79,6 +79,15 @@ int pamx_batch_create(const pamx_batch_desc* desc, pamx_batch** batch);
 /* Releases the caller's hold; work already queued keeps its own. Null is allowed. */
 void pamx_batch_free(pamx_batch* batch);
 
+/* ---- Copying blocks ------------------------------------------------------------------------- */
+
+/* Queues copies of whole blocks, sources[i] to targets[i] for i in [0, count), in order and in
+ * place in both pools. Lazy; the placeholders become the pools to use from then on, as in
+ * pamx_paged_attention. */
+int pamx_copy_blocks(const int32_t* sources, const int32_t* targets, int32_t count,
+                     pamx_object key_pool, pamx_object value_pool, pamx_object key_pool_out,
+                     pamx_object value_pool_out);
+
 /* ---- Paged attention ---------------------------------------------------------------------- */
 
 typedef struct {

@@ -1,42 +1,22 @@
 // The fused write-and-attend operation as an MLX primitive.
 //
-// Writing and attending are one primitive so that no read can pass a write in MLX's graph, and
-// the pool outputs always share their inputs' buffers: MLX's own donation test is false for a
-// primitive with several outputs, and every step would copy the whole pool.
+// Writing and attending are one primitive so that no read can pass a write in MLX's graph.
 #include "cpu/paged_attention.hpp"
 
 #include <cmath>
-#include <sstream>
-#include <typeinfo>
 
 #include "core/batch.hpp"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
 #include "mlx/ops.h"
-#include "mlx/primitives.h"
-#include "mlx/stream.h"
-#include "mlx/utils.h"
+#include "mlx/pool.hpp"
 
 namespace pamx {
 
 namespace mx = mlx::core;
 
 namespace {
-
-std::string shape_string(const mx::Shape& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    text += (i ? ", " : "") + std::to_string(shape[i]);
-  }
-  return text + "]";
-}
-
-std::string dtype_string(mx::Dtype dtype) {
-  std::ostringstream text;
-  text << dtype;
-  return text.str();
-}
 
 cpu::Dtype cpu_dtype(mx::Dtype dtype) {
   if (dtype == mx::float32) return cpu::Dtype::float32;
@@ -50,14 +30,14 @@ cpu::Rows rows_of(const mx::array& a) {
   return {const_cast<char*>(a.data<char>()), a.strides(token_axis), a.strides(1), a.strides(3)};
 }
 
-class PagedAttention : public mx::Primitive {
+class PagedAttention : public PoolPrimitive {
  public:
   // Where each input stands in the primitive's list; keys, values and sinks come only if used.
   enum Input { kQueries, kKeyPool, kValuePool, kRest };
 
   PagedAttention(mx::Stream stream, std::shared_ptr<const Batch> batch,
                  pamx_attention_params params, bool writes, bool has_sinks)
-      : mx::Primitive(stream),
+      : PoolPrimitive(stream),
         batch_(std::move(batch)),
         params_(params),
         writes_(writes),
@@ -65,11 +45,7 @@ class PagedAttention : public mx::Primitive {
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     const auto& queries = in[kQueries];
-    for (int i = 0; i < 2; ++i) {
-      const auto& pool = in[kKeyPool + i];
-      if (!pool.flags().row_contiguous) throw std::runtime_error("a block pool became strided");
-      out[1 + i].copy_shared_buffer(pool);
-    }
+    for (int i = 0; i < 2; ++i) hand_on(in[kKeyPool + i], out[1 + i]);
     const int64_t heads = queries.shape(1), length = queries.shape(2), v_dim = out[0].shape(3);
     mx::array::Flags flags;
     flags.contiguous = true;
@@ -109,10 +85,6 @@ class PagedAttention : public mx::Primitive {
     encoder.dispatch([call, batch = batch_] { cpu::run(call); });
   }
 
-  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
-    throw std::runtime_error("pamx's native library has no GPU kernels in this build");
-  }
-
   const char* name() const override { return "PamxPagedAttention"; }
 
  private:
@@ -122,26 +94,16 @@ class PagedAttention : public mx::Primitive {
   bool has_sinks_;
 };
 
-// A pool must be a whole buffer that exists, or one that another of our operations will hand on.
-void check_pool(const mx::array& pool, const char* name, const Batch& batch) {
-  require(
-      pool.ndim() == 4 && pool.shape(0) == batch.num_blocks && pool.shape(1) == batch.block_size,
-      std::string(name) + " has shape " + shape_string(pool.shape()) + "; the batch needs [" +
-          std::to_string(batch.num_blocks) + ", " + std::to_string(batch.block_size) +
-          ", kv_heads, dim]");
+void check_geometry(const mx::array& pool, const char* name, const Batch& batch) {
+  check_pool(pool, name);
+  require(pool.shape(0) == batch.num_blocks && pool.shape(1) == batch.block_size,
+          std::string(name) + " has shape " + shape_string(pool.shape()) + "; the batch needs [" +
+              std::to_string(batch.num_blocks) + ", " + std::to_string(batch.block_size) +
+              ", kv_heads, dim]");
   const int dim = pool.shape(3);
   require(dim >= 8 && dim <= 256 && dim % 8 == 0,
           std::string(name) + "'s head size must be a multiple of 8 up to 256, not " +
               std::to_string(dim));
-  // An array that is scheduled has its memory and layout, also before its values are there.
-  if (pool.status() != mx::array::Status::unscheduled) {
-    require(pool.flags().row_contiguous, std::string(name) + " is not row-contiguous");
-  } else {
-    require(pool.has_primitive() && typeid(pool.primitive()) == typeid(PagedAttention),
-            std::string(name) +
-                " is not evaluated: pass an evaluated array, or the pool that the last call "
-                "returned");
-  }
 }
 
 void check_rows(const mx::array& rows, const char* name, mx::Dtype dtype, const mx::Shape& want) {
@@ -168,8 +130,8 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
   require(std::isfinite(params.scale), "scale is not finite");
   require(std::isfinite(params.softcap) && params.softcap >= 0, "softcap must be at least 0");
   require(params.window >= 0, "window must be at least 0");
-  check_pool(key_pool, "key_pool", *batch);
-  check_pool(value_pool, "value_pool", *batch);
+  check_geometry(key_pool, "key_pool", *batch);
+  check_geometry(value_pool, "value_pool", *batch);
   require(key_pool.dtype() == dtype && value_pool.dtype() == dtype,
           "the pools are " + dtype_string(key_pool.dtype()) + " and " +
               dtype_string(value_pool.dtype()) + ", the queries are " + dtype_string(dtype));
@@ -184,11 +146,7 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
                                          ", key_pool " + std::to_string(k_dim));
   require((keys == nullptr) == (values == nullptr), "keys and values come together or not at all");
 
-  const auto stream = mx::default_stream(mx::default_device());
-  if (stream.device != mx::Device::cpu) {
-    throw Error(PAMX_UNSUPPORTED,
-                "MLX's default device is the GPU, and this build has no GPU kernels");
-  }
+  const auto stream = cpu_stream();
   std::vector<mx::array> inputs{queries, key_pool, value_pool};
   if (keys) {
     const int b = queries.shape(0), l = queries.shape(2);

@@ -10,7 +10,7 @@ import mlx.core as mx
 from pamx.attention import reference
 from pamx.attention.step import Step
 from pamx.errors import NativeError
-from pamx.kv.pool import Allocate, LayerPool
+from pamx.kv.pool import LayerPool, Storage, plain_storage
 from pamx.native import ops
 from pamx.native.loader import library
 
@@ -51,7 +51,7 @@ class Backend:
     Attributes:
         name: "native-cpu" or "mlx".
         reason: One sentence: why this one.
-        allocate: Makes a pool's storage.
+        storage: Makes pools and copies blocks in them.
         in_place: Whether a step can be queued while an earlier one still runs without the pool
             being copied.
     """
@@ -59,7 +59,7 @@ class Backend:
     name: str
     reason: str
     attend: Attend
-    allocate: Allocate
+    storage: Storage
     in_place: bool
 
 
@@ -91,7 +91,7 @@ def _native(
 
 
 def reference_backend(reason: str) -> Backend:
-    return Backend("mlx", reason, reference.attend, mx.zeros, in_place=False)
+    return Backend("mlx", reason, reference.attend, plain_storage(), in_place=False)
 
 
 def native_backend() -> Backend:
@@ -101,7 +101,9 @@ def native_backend() -> Backend:
         NativeError: the library cannot be used here.
     """
     reason = f"The native library's {library().cpu_isa} kernels serve MLX on the CPU."
-    return Backend("native-cpu", reason, _native, ops.empty, in_place=True)
+    return Backend(
+        "native-cpu", reason, _native, Storage(ops.empty, ops.copy_blocks), in_place=True
+    )
 
 
 def choose_backend() -> Backend:

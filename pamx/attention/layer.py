@@ -47,7 +47,7 @@ class PagedAttentionLayer:
     ) -> None:
         self.backend = backend or choose_backend()
         geometry = LayerGeometry(kv_heads, head_dim, v_dim or head_dim, dtype, window)
-        self.pool = LayerPool(geometry, num_blocks, block_size, self.backend.allocate)
+        self.pool = LayerPool(geometry, num_blocks, block_size, self.backend.storage)
         self.scale = head_dim**-0.5 if scale is None else scale
         self.softcap = softcap
 

@@ -61,3 +61,20 @@ class Delta:
     text: str
     token: int | None
     completion: Completion | None = None
+
+
+@dataclass(frozen=True)
+class BeamAnswer:
+    """An answer that a beam search found.
+
+    Attributes:
+        text: The answer.
+        tokens: Its token ids, the one that ended it included.
+        score: Sum of its tokens' log-probabilities, over its length to the length penalty.
+        finish_reason: "stop" or "length".
+    """
+
+    text: str
+    tokens: list[int]
+    score: float
+    finish_reason: FinishReason

@@ -13,8 +13,9 @@ import pamx.models as models
 from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.engine.admission_record import recall_admission, remember_admission
 from pamx.engine.batch import BatchEngine
+from pamx.engine.beam import Beam, beam_search
 from pamx.engine.chat import ChatSession
-from pamx.engine.completion import Completion, Delta, FinishReason
+from pamx.engine.completion import BeamAnswer, Completion, Delta, FinishReason
 from pamx.engine.prompt import Prompt, prompt_tokens
 from pamx.engine.sampling import Sampling, make_sampler
 from pamx.engine.slot import Dense, Paged, Slot
@@ -185,6 +186,62 @@ class Engine:
             swap_ram=pool // 4 if swap_ram is None else swap_ram,
             swap_disk=pool if swap_disk is None else swap_disk,
         )
+
+    def beam_search(
+        self,
+        prompt: Prompt,
+        *,
+        beams: int,
+        max_tokens: int | None = None,
+        length_penalty: float = 1.0,
+        raw: bool = False,
+    ) -> list[BeamAnswer]:
+        """The most likely answers to a prompt that a beam search finds, the best first.
+
+        Args:
+            prompt: As for `stream`.
+            beams: How many answers are followed at a time, and returned.
+            max_tokens: Longest answer; None: as many as the pool can hold for all beams.
+            length_penalty: 0 favours short answers; larger values favour long ones.
+            raw: Take text as it is, without the chat template.
+
+        Raises:
+            RequestError: the prompt or a number cannot be served, or pages do not serve this
+                model.
+        """
+        if self._paged is None:
+            raise RequestError(
+                f"Beam search needs pages. {self.attention.reason}", "Take another model."
+            )
+        tokens = self.tokens(prompt, raw=raw)
+        self.check_request(tokens, max_tokens)
+        room = self._paged.context - len(tokens)
+        # A beam may hold a copied tail and a partial block besides its own tokens.
+        most = room // max(beams, 1) - 2 * self._paged.pool.block_size
+        most = min(most, self.context - len(tokens))
+        if (max_tokens or 1) > most:
+            raise RequestError(
+                f"The pool has room for {room:,} tokens besides the prompt: {max(most, 0):,} for "
+                f"each of {beams} beams.",
+                "Ask for fewer beams or tokens, or for a larger context.",
+            )
+        found = beam_search(
+            self._paged,
+            tokens,
+            beams=beams,
+            max_tokens=max_tokens or most,
+            end_tokens=self.tokenizer.eos_token_ids,
+            length_penalty=length_penalty,
+        )
+        return [self._read_beam(beam) for beam in found]
+
+    def _read_beam(self, beam: Beam) -> BeamAnswer:
+        text = TextStream(self.tokenizer.detokenizer)
+        for token in beam.tokens[:-1] if beam.finished else beam.tokens:
+            text.add(token)
+        text.finish()
+        reason: FinishReason = "stop" if beam.finished else "length"
+        return BeamAnswer(text.text, beam.tokens, beam.score, reason)
 
     def chat(self, system: str | None = None) -> ChatSession:
         """Starts a conversation that keeps its pages between turns."""

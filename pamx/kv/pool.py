@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 
 from pamx.kv.block_table import BlockCopy
 
-Allocate = Callable[[tuple[int, ...], mx.Dtype], mx.array]
+
+@dataclass(frozen=True)
+class Storage:
+    """How a pool's arrays are made and how blocks are copied in them.
+
+    Attributes:
+        allocate: (shape, dtype) to an array. A slot is read only after it was written, so the
+            contents may be anything.
+        copy: (sources, targets, keys, values) to the two pools after copying whole blocks.
+    """
+
+    allocate: Callable[[tuple[int, ...], mx.Dtype], mx.array]
+    copy: Callable[[Sequence[int], Sequence[int], mx.array, mx.array], tuple[mx.array, mx.array]]
+
+
+def plain_storage() -> Storage:
+    """Storage in plain MLX operations."""
+
+    def copy(
+        sources: Sequence[int], targets: Sequence[int], keys: mx.array, values: mx.array
+    ) -> tuple[mx.array, mx.array]:
+        # Read before anything is written: an operation that reads the pool while another one
+        # writes it would make MLX copy all of it.
+        blocks = [pages[mx.array(list(sources))] for pages in (keys, values)]
+        mx.eval(blocks)
+        for pages, held in zip((keys, values), blocks, strict=True):
+            pages[mx.array(list(targets))] = held
+        return keys, values
+
+    return Storage(mx.zeros, copy)
 
 
 @dataclass(frozen=True)
@@ -39,12 +68,12 @@ class LayerPool:
     """
 
     def __init__(
-        self, geometry: LayerGeometry, num_blocks: int, block_size: int, allocate: Allocate
+        self, geometry: LayerGeometry, num_blocks: int, block_size: int, storage: Storage
     ) -> None:
         self.geometry = geometry
         shape = (num_blocks, block_size, geometry.kv_heads)
-        self.keys = allocate((*shape, geometry.k_dim), geometry.dtype)
-        self.values = allocate((*shape, geometry.v_dim), geometry.dtype)
+        self.keys = storage.allocate((*shape, geometry.k_dim), geometry.dtype)
+        self.values = storage.allocate((*shape, geometry.v_dim), geometry.dtype)
 
 
 class BlockPool:
@@ -54,8 +83,7 @@ class BlockPool:
         layers: What each layer stores.
         num_blocks: Blocks in every layer's storage.
         block_size: Tokens a block.
-        allocate: Makes the storage from (shape, dtype). A slot is read only after it was
-            written, so the contents may be anything.
+        storage: Makes the arrays and copies blocks in them.
     """
 
     def __init__(
@@ -63,11 +91,12 @@ class BlockPool:
         layers: list[LayerGeometry],
         num_blocks: int,
         block_size: int,
-        allocate: Allocate = mx.zeros,
+        storage: Storage | None = None,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self.layers = [LayerPool(g, num_blocks, block_size, allocate) for g in layers]
+        self._storage = storage or plain_storage()
+        self.layers = [LayerPool(g, num_blocks, block_size, self._storage) for g in layers]
         mx.eval([(layer.keys, layer.values) for layer in self.layers])
 
     @property
@@ -78,13 +107,11 @@ class BlockPool:
         """Copies whole blocks in every layer, for copy-on-write."""
         if not copies:
             return
-        sources = mx.array([c.source for c in copies])
-        targets = mx.array([c.target for c in copies])
+        sources, targets = [c.source for c in copies], [c.target for c in copies]
         for layer in self.layers:
-            layer.keys[targets] = layer.keys[sources]
-            layer.values[targets] = layer.values[sources]
-        # Settled at once: the native kernel takes a pool that exists, or one it made itself.
-        mx.eval([(layer.keys, layer.values) for layer in self.layers])
+            layer.keys, layer.values = self._storage.copy(
+                sources, targets, layer.keys, layer.values
+            )
 
 
 def token_bytes(layers: list[LayerGeometry]) -> int:

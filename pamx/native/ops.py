@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import mlx.core as mx
@@ -129,6 +130,36 @@ def paged_attention(
     )
     check(native, status)
     return out, new_keys, new_values
+
+
+def copy_blocks(
+    sources: Sequence[int], targets: Sequence[int], key_pool: mx.array, value_pool: mx.array
+) -> tuple[mx.array, mx.array]:
+    """Copies whole blocks of both pools, in order and in place, as one lazy operation.
+
+    Args:
+        sources, targets: Block ids; block sources[i] goes to targets[i].
+        key_pool, value_pool: [num_blocks, block_size, kv_heads, dim].
+
+    Returns:
+        The pools to use from now on.
+
+    Raises:
+        NativeError: an id is not in the pool, or no kernel serves this device.
+    """
+    native = library()
+    if not isinstance(key_pool, mx.array) or not isinstance(value_pool, mx.array):
+        raise TypeError("key_pool and value_pool must be mlx.core.arrays")
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} sources and {len(targets)} targets")
+    from_ids = native.ffi.new("int32_t[]", list(sources))
+    to_ids = native.ffi.new("int32_t[]", list(targets))
+    keys, values = mx.array(0), mx.array(0)
+    status = native.lib.pamx_copy_blocks(
+        from_ids, to_ids, len(sources), id(key_pool), id(value_pool), id(keys), id(values)
+    )
+    check(native, status)
+    return keys, values
 
 
 def empty(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:

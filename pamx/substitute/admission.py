@@ -90,7 +90,7 @@ def admit(
         ) from error
 
     blocks = -(-(context + _TOKENS) // block_size) + 1
-    pool = BlockPool(layers, blocks, block_size, backend.allocate)
+    pool = BlockPool(layers, blocks, block_size, backend.storage)
     table = BlockTable(BlockManager(blocks, block_size))
     sequence = PagedSequence(pool, table, backend, placeholders)
     try:

@@ -75,7 +75,7 @@ class PagedModel:
             self.admission = admission or admit(
                 model, layers, block_size, self.backend, self._placeholders, self._selector
             )
-            self.pool = BlockPool(layers, num_blocks, block_size, self.backend.allocate)
+            self.pool = BlockPool(layers, num_blocks, block_size, self.backend.storage)
         except BaseException:
             self.close()
             raise

@@ -88,7 +88,7 @@ def test_a_fork_writes_beside_its_parent_and_freed_pages_are_never_read(kernel: 
     backend = backend_named(kernel)
     size, kv_heads, dim = 8, 2, 16
     manager = BlockManager(12, size)
-    pool = BlockPool([LayerGeometry(kv_heads, dim, dim, mx.float32)], 12, size, backend.allocate)
+    pool = BlockPool([LayerGeometry(kv_heads, dim, dim, mx.float32)], 12, size, backend.storage)
     (layer,) = pool.layers
 
     def poison() -> None:

@@ -213,3 +213,14 @@ def test_the_dense_fallback_answers_the_same(engine: Engine) -> None:
     assert last.completion.tokens == engine.generate(prompt, max_tokens=4).tokens
     assert again.completion.cached_tokens > 0
     assert again.completion.tokens == engine.generate(other, max_tokens=4).tokens
+
+
+def test_beam_search_finds_an_answer_at_least_as_likely_as_the_greedy_one(engine: Engine) -> None:
+    greedy = engine.beam_search(QUESTION, beams=1, max_tokens=12)
+    best, second = engine.beam_search(QUESTION, beams=2, max_tokens=12)
+    assert greedy[0].text == "The capital of France is Paris."
+    assert best.score >= second.score
+    assert best.score >= greedy[0].score
+    assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
+    with pytest.raises(RequestError, match=r"for each of 8 beams"):
+        engine.beam_search(QUESTION, beams=8, max_tokens=200)

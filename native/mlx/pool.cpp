@@ -1,0 +1,52 @@
+// Checks that every operation on block pools makes.
+#include "mlx/pool.hpp"
+
+#include <sstream>
+
+#include "mlx/device.h"
+#include "mlx/stream.h"
+#include "mlx/utils.h"
+
+namespace pamx {
+
+namespace mx = mlx::core;
+
+void check_pool(const mx::array& pool, const char* name) {
+  require(pool.ndim() == 4 && pool.size() > 0,
+          std::string(name) + " has shape " + shape_string(pool.shape()) +
+              " instead of [num_blocks, block_size, kv_heads, dim]");
+  // An array that is scheduled has its memory and layout, also before its values are there.
+  if (pool.status() != mx::array::Status::unscheduled) {
+    require(pool.flags().row_contiguous, std::string(name) + " is not row-contiguous");
+  } else {
+    require(pool.has_primitive() && dynamic_cast<PoolPrimitive*>(&pool.primitive()) != nullptr,
+            std::string(name) +
+                " is not evaluated: pass an evaluated array, or the pool that the last call "
+                "returned");
+  }
+}
+
+mx::Stream cpu_stream() {
+  const auto stream = mx::default_stream(mx::default_device());
+  if (stream.device != mx::Device::cpu) {
+    throw Error(PAMX_UNSUPPORTED,
+                "MLX's default device is the GPU, and this build has no GPU kernels");
+  }
+  return stream;
+}
+
+std::string shape_string(const mx::Shape& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) {
+    text += (i ? ", " : "") + std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+std::string dtype_string(mx::Dtype dtype) {
+  std::ostringstream text;
+  text << dtype;
+  return text.str();
+}
+
+}  // namespace pamx
