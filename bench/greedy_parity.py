@@ -31,7 +31,7 @@ def compare(job: tuple[int, int, str]) -> dict[str, Any]:
     import pamx.models
     from pamx.attention.backend import backend_named
     from pamx.engine.slot import Paged, Slot
-    from pamx.engine.steps import decode, prefill
+    from pamx.engine.steps import decode, prefill, prefill_chunk
     from pamx.substitute.paged_model import PagedModel
 
     length, tokens, kernel = job
@@ -57,7 +57,7 @@ def compare(job: tuple[int, int, str]) -> dict[str, Any]:
     backend = backend_named(kernel)
     with PagedModel(model, context=4096, backend=backend) as paged:
         slot = Slot(Paged(paged.sequence()))
-        prefill(model, slot, prompt)
+        list(prefill(model, slot, prompt, prefill_chunk()))
         found = list(
             decode(
                 model,

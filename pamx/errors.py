@@ -32,5 +32,9 @@ class OutOfBlocksError(PamxError):
     """The block pool has fewer free blocks than a request needs."""
 
 
+class BlockTableError(PamxError):
+    """A block table points outside its pool, or is too short for its sequence."""
+
+
 class NativeError(PamxError):
     """The native library is missing, does not match this MLX, or refused a call."""

@@ -32,6 +32,7 @@ class StepState:
         placeholders: Shared with the substituted attention calls.
         next_step: Called with (start, tokens) when a layer brings tokens past the current step;
             returns the step that holds them. None: steps are set by the engine alone.
+        on_trim: Called after a layer has forgotten tokens.
     """
 
     def __init__(
@@ -39,11 +40,14 @@ class StepState:
         backend: Backend,
         placeholders: Placeholders,
         next_step: Callable[[int, int], Step] | None = None,
+        on_trim: Callable[[], None] = lambda: None,
     ) -> None:
         self.backend = backend
         self.placeholders = placeholders
         self.step: Step | None = None
+        self.unattended: PagedKVCache | None = None  # holds rows that no attention call has taken
         self._next_step = next_step
+        self._on_trim = on_trim
 
     @property
     def explicit(self) -> bool:
@@ -52,7 +56,11 @@ class StepState:
 
     def set_step(self, step: Step | None) -> None:
         self.step = step
+        self.unattended = None
         self.placeholders.clear()
+
+    def trimmed(self) -> None:
+        self._on_trim()
 
     def step_for(self, start: int, tokens: int) -> Step:
         """The current step, or a new one that begins at `start`, for a layer's new tokens."""
@@ -107,23 +115,32 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
 
         The placeholders have the shape that a dense cache would return and no storage.
         """
-        if self._pending is not None:
+        self._shared.placeholders.check_open()
+        if self._shared.unattended is not None:
             raise UnsupportedAttentionError(
-                "The model stores keys and values and does not attend to them through "
-                "mlx-lm's scaled_dot_product_attention."
+                "The model stores keys and values and does not attend to them through pages: "
+                "these caches belong to another model, or this one computes attention with code "
+                "of its own instead of mlx-lm's scaled_dot_product_attention."
+            )
+        if not self._shared.explicit and keys.shape[0] != 1:
+            raise UnsupportedAttentionError(
+                f"The caches hold one sequence, and the model brings {keys.shape[0]} at a time."
             )
         step = self._shared.step_for(self._end, keys.shape[0] * keys.shape[2])
         self._pending = (keys, values)
+        self._shared.unattended = self
         self._advanced_in = step
+        previous = self._placeholders
         batch, heads, length, _ = keys.shape
         if step.packing is Packing.SEQUENCE:
             self._end = length = step.slices[0].context_len
         self._placeholders = tuple(  # type: ignore[assignment]
-            mx.broadcast_to(mx.zeros((1, 1, 1, 1), x.dtype), (batch, heads, length, x.shape[3]))
+            # NaN: whoever reads them as if they were rows shall see it at once.
+            mx.broadcast_to(mx.array(mx.nan, x.dtype), (batch, heads, length, x.shape[3]))
             for x in (keys, values)
         )
         assert self._placeholders is not None
-        self._shared.placeholders.remember(self._placeholders[0], self)
+        self._shared.placeholders.remember(self._placeholders[0], self, previous)
         return self._placeholders
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
@@ -152,6 +169,7 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
         """Forgets the last `n` tokens; returns how many there were to forget."""
         n = min(self._end, n)
         self.rewind(self._end - n)
+        self._shared.trimmed()
         return n
 
     def empty(self) -> bool:
@@ -193,6 +211,8 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
     def rewind(self, tokens: int) -> None:
         """Continues from `tokens` tokens; drops rows that were noted and never attended to."""
         self._end = tokens
+        if self._shared.unattended is self:
+            self._shared.unattended = None
         self._pending = self._placeholders = self._advanced_in = None
 
     def holds(self, keys: mx.array, values: mx.array) -> bool:
@@ -232,6 +252,8 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
             )
         keys, values = self._pending or (None, None)
         self._pending = None
+        if self._shared.unattended is self:
+            self._shared.unattended = None
         dtype = self._pool.geometry.dtype
         out = self._shared.backend.attend(
             step,

@@ -73,7 +73,7 @@ class PagedAttentionLayer:
             [tokens, heads, v_dim]
 
         Raises:
-            NativeError: shapes, dtypes or block tables do not fit together.
+            NativeError, BlockTableError: shapes, dtypes or block tables do not fit together.
         """
         num_blocks, block_size = self.pool.keys.shape[:2]
         step = Step(sequences, Packing.ROWS, num_blocks, block_size)

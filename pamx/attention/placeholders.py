@@ -39,12 +39,33 @@ class Placeholders:
         # The arrays are kept too: a freed one's id could come back as another's.
         self._owners: dict[int, tuple[mx.array, PagedKVCache]] = {}
         self._windows: dict[int, tuple[mx.array, int | None]] = {}
+        self._closed = False
+
+    def close(self) -> None:
+        """From now on no cache accepts rows: nothing routes attention calls to pages any more."""
+        self.clear()
+        self._closed = True
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise PamxError(
+                "These caches are of a PagedModel that is closed.",
+                "Use them while it is open, or make new ones from another PagedModel.",
+            )
 
     def clear(self) -> None:
         self._owners.clear()
         self._windows.clear()
 
-    def remember(self, keys: mx.array, cache: PagedKVCache) -> None:
+    def remember(
+        self,
+        keys: mx.array,
+        cache: PagedKVCache,
+        previous: tuple[mx.array, mx.array] | None = None,
+    ) -> None:
+        """Notes whose placeholder `keys` is; it replaces the cache's `previous` ones."""
+        if previous is not None:
+            self._owners.pop(id(previous[0]), None)
         self._owners[id(keys)] = (keys, cache)
 
     def owner(self, keys: mx.array) -> PagedKVCache | None:

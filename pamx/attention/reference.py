@@ -24,6 +24,7 @@ def attend(
 
     Arguments and result are those of `pamx.attention.backend.Attend`.
     """
+    step.check()
     if keys is not None and values is not None:
         write(step, pool, keys, values)
     rows = _to_rows(queries, step.packing)

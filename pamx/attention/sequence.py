@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import mlx.core as mx
 
 from pamx.attention.backend import Backend
 from pamx.attention.cache import PagedKVCache, StepState
 from pamx.attention.placeholders import Placeholders, UnsupportedAttentionError
 from pamx.attention.step import Packing, SequenceSlice, Step
-from pamx.kv.block_table import BlockTable
+from pamx.errors import OutOfBlocksError
+from pamx.kv.block_table import BlockCopy, BlockTable
 from pamx.kv.pool import BlockPool
 
 
@@ -30,7 +34,9 @@ class PagedSequence:
     ) -> None:
         self._pool = pool
         self._table = table
-        self._state = StepState(backend, placeholders, self._next_step)
+        self._state = StepState(backend, placeholders, self._next_step, self._trimmed)
+        # A sequence that is dropped instead of closed gives its pages back all the same.
+        weakref.finalize(self, table.close)
         self.caches = [PagedKVCache(layer, self._state) for layer in pool.layers]
 
     @property
@@ -58,6 +64,20 @@ class PagedSequence:
         """Releases every page; the sequence is empty and usable afterwards."""
         self.trim(0)
 
+    def _grow(self, tokens: int) -> list[BlockCopy]:
+        try:
+            return self._table.grow(tokens)
+        except OutOfBlocksError:
+            # Sequences that were dropped may be waiting for the collector.
+            self._state.placeholders.clear()
+            gc.collect()
+            return self._table.grow(tokens)
+
+    def _trimmed(self) -> None:
+        longest = max(cache.size() for cache in self.caches)
+        if longest < self._table.num_tokens:
+            self._table.trim(longest)
+
     def _next_step(self, start: int, tokens: int) -> Step:
         if start < self._table.num_tokens:
             self._table.trim(start)  # the caches were trimmed one by one
@@ -65,6 +85,6 @@ class PagedSequence:
             raise UnsupportedAttentionError(
                 f"A layer continues at token {start} of a sequence of {self._table.num_tokens}."
             )
-        self._pool.copy(self._table.grow(tokens))
+        self._pool.copy(self._grow(tokens))
         part = SequenceSlice(tuple(self._table.blocks), start + tokens, tokens)
         return Step([part], Packing.SEQUENCE, self._pool.num_blocks, self._pool.block_size)

@@ -10,6 +10,7 @@ from functools import cached_property
 import mlx.core as mx
 import numpy as np
 
+from pamx.errors import BlockTableError
 from pamx.native.ops import Int32Array, NativeBatch
 
 
@@ -61,6 +62,22 @@ class Step:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_tokens = sum(s.query_len for s in self.slices)
+
+    def check(self) -> None:
+        """Raises BlockTableError if a block table is too short or points outside the pool."""
+        for part in self.slices:
+            needed = -(-part.context_len // self.block_size)
+            if not 1 <= part.query_len <= part.context_len or len(part.blocks) < needed:
+                raise BlockTableError(
+                    f"A sequence of {part.context_len} tokens, {part.query_len} of them new, has "
+                    f"{len(part.blocks)} blocks of {self.block_size} tokens."
+                )
+            for block in part.blocks[:needed]:
+                if not 0 <= block < self.num_blocks:
+                    raise BlockTableError(
+                        f"A block table holds block {block}; the pool has blocks 0 to "
+                        f"{self.num_blocks - 1}."
+                    )
 
     @cached_property
     def query_starts(self) -> Int32Array:

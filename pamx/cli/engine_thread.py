@@ -69,8 +69,9 @@ class EngineThread:
                 yield item
             done.result()
         finally:
+            # Not waited for: a step cannot be interrupted, and whatever is asked next waits for
+            # its turn on the thread anyway.
             stop.set()
-            wait([done])
 
     def close(self) -> None:
         """Closes the engine; if it is still loading, leaves that behind instead of waiting."""
@@ -81,8 +82,9 @@ class EngineThread:
     def __enter__(self) -> EngineThread:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or not issubclass(kind, KeyboardInterrupt):  # then nobody wants to wait
+            self.close()
 
     def _loaded(self) -> Engine:
         wait([self._engine], _PATIENCE)

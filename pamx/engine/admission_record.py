@@ -26,6 +26,8 @@ from pamx.substitute.admission import Admission
 
 def recall_admission(loaded: LoadedModel) -> Admission | None:
     """What this model passed with this very software, or None if that is not known."""
+    if loaded.config.get("model_file"):  # code of its own, which may do anything at any time
+        return None
     try:
         return Admission(**json.loads(_record(loaded).read_text()))
     except (OSError, ValueError, TypeError):
@@ -48,7 +50,7 @@ def _record(loaded: LoadedModel) -> Path:
         kernel = [native.build_hash, native.cpu_isa]
     except NativeError:
         kernel = ["mlx"]
-    files = sorted(p for p in loaded.path.iterdir() if p.suffix in (".json", ".safetensors"))
+    files = sorted(p for p in loaded.path.iterdir() if p.is_file())
     facts = {
         "config": loaded.config,
         "files": [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files],

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +23,7 @@ from pamx.engine.request import Request
 from pamx.engine.sampling import Sampler, adjust, make_sampler
 from pamx.engine.scheduler import Chunk, Plan, Scheduler
 from pamx.engine.sequence import Sequence, Status
-from pamx.engine.steps import CLEAR_EVERY, PREFILL_CHUNK
+from pamx.engine.steps import CLEAR_EVERY, not_numbers, prefill_chunk
 from pamx.engine.swap_policy import SwapPolicy
 from pamx.engine.text import TextStream
 from pamx.errors import PamxError, RequestError
@@ -117,6 +117,7 @@ class _Running:
     answers: list[_Answer]
     tokens: mx.array  # [answers]
     logprobs: dict[_Answer, tuple[mx.array, mx.array, mx.array]]
+    broken: dict[_Answer, mx.array]  # for first tokens: whether the logits are not numbers
     begin: float
     num_tokens: int
 
@@ -137,7 +138,8 @@ class BatchEngine:
         context: Tokens that a prompt and its answer may have together.
         fingerprint: Identifies the model, for the prefix cache.
         max_seqs: Most sequences with pages at a time.
-        token_budget: Most tokens in a step.
+        token_budget: Most tokens in a step; None: what suits the device, and no less than
+            `max_seqs`.
         prefix_cache: Whether equal beginnings of prompts share their pages.
         swap_ram: Bytes of memory for the pages of preempted sequences.
         swap_disk: Bytes of files for them.
@@ -153,7 +155,7 @@ class BatchEngine:
         *,
         fingerprint: str = "",
         max_seqs: int = 16,
-        token_budget: int = PREFILL_CHUNK,
+        token_budget: int | None = None,
         prefix_cache: bool = True,
         swap_ram: int = 0,
         swap_disk: int = 0,
@@ -169,7 +171,7 @@ class BatchEngine:
         self._scheduler = Scheduler(
             paged.manager,
             self._index,
-            token_budget=token_budget,
+            token_budget=token_budget or max(prefill_chunk(), max_seqs),
             max_seqs=max_seqs,
             prefer_swap=prefer_swap or self._policy.prefer_swap,
         )
@@ -267,21 +269,25 @@ class BatchEngine:
         logits = self._forward(plan.chunks)
         if logits is None:
             mx.async_eval(self._paged.arrays())  # type: ignore[no-untyped-call]
-            return _Running([], mx.zeros((0,), mx.int32), {}, begin, plan.num_tokens)
+            return _Running([], mx.zeros((0,), mx.int32), {}, {}, begin, plan.num_tokens)
         answers: list[_Answer] = []
         rows: list[mx.array] = []
         logprobs = {}
+        broken = {}
         for row, chunk in enumerate(sampling):
             for answer in (self._answers[chunk.sequence], *self._fork(chunk.sequence)):
                 raw = logits[row : row + 1]
                 answers.append(answer)
+                if not answer.first:
+                    broken[answer] = mx.isnan(raw).any()
                 rows.append(self._draw(answer, raw))
                 if (count := answer.request.sampling.logprobs) is not None:
                     logprobs[answer] = _logprobs(raw, rows[-1], count)
         tokens = mx.concatenate(rows)
         # The pools too: rows inside of prompts are not needed for any of the tokens.
-        mx.async_eval(tokens, list(logprobs.values()), self._paged.arrays())  # type: ignore[no-untyped-call]
-        return _Running(answers, tokens, logprobs, begin, plan.num_tokens)
+        extras = [list(logprobs.values()), list(broken.values())]
+        mx.async_eval(tokens, extras, self._paged.arrays())  # type: ignore[no-untyped-call]
+        return _Running(answers, tokens, logprobs, broken, begin, plan.num_tokens)
 
     def _move_pages(self, plan: Plan) -> None:
         for sequence, blocks in plan.swap_out:
@@ -297,8 +303,9 @@ class BatchEngine:
         size = self._paged.pool.block_size
         # All but the newest block or two are full; the scheduler's chunk begins where they end.
         total = min(len(blocks) * size, len(sequence.tokens))
-        for start in range(0, total, PREFILL_CHUNK):
-            end = min(start + PREFILL_CHUNK, total)
+        chunk = prefill_chunk()
+        for start in range(0, total, chunk):
+            end = min(start + chunk, total)
             part = SequenceSlice(tuple(blocks), end, end - start)
             step = Step([part], Packing.SEQUENCE, self._paged.pool.num_blocks, size)
             self._paged.forward(step, mx.array(sequence.tokens[start:end]), [0])
@@ -387,7 +394,12 @@ class BatchEngine:
         self._policy.observe(running.num_tokens, now - running.begin)
         outputs: list[Output] = []
         for answer, token in zip(running.answers, tokens, strict=True):
-            if answer.sequence.status is not Status.FINISHED:
+            if answer.sequence.status is Status.FINISHED:
+                continue
+            if bool(running.broken.get(answer, False)):
+                end = self._end(answer, "cancelled")
+                outputs.append(replace(end, completion=None, error=not_numbers()))
+            else:
                 lp = _read_logprobs(running.logprobs.get(answer))
                 outputs += self._take(answer, int(token), lp, now)
         return outputs

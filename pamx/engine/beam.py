@@ -16,7 +16,7 @@ from typing import Any
 import mlx.core as mx
 
 from pamx.attention.step import Packing, SequenceSlice, Step
-from pamx.engine.steps import PREFILL_CHUNK
+from pamx.engine.steps import check_numbers, prefill_chunk
 from pamx.errors import RequestError
 from pamx.kv.block_table import BlockTable
 from pamx.substitute.paged_model import PagedModel
@@ -137,13 +137,15 @@ def _score(beam: _Open, length_penalty: float, finished: bool) -> Beam:
 
 def _read_prompt(paged: PagedModel, table: BlockTable, prompt: list[int]) -> mx.array:
     """Log-probabilities [1, vocabulary] of the token after the prompt."""
-    for start in range(0, len(prompt), PREFILL_CHUNK):
-        tokens = prompt[start : start + PREFILL_CHUNK]
+    chunk = prefill_chunk()
+    for start in range(0, len(prompt), chunk):
+        tokens = prompt[start : start + chunk]
         paged.pool.copy(table.grow(len(tokens)))
         part = SequenceSlice(tuple(table.blocks), table.num_tokens, len(tokens))
         step = Step([part], Packing.SEQUENCE, paged.pool.num_blocks, paged.pool.block_size)
         logits = paged.forward(step, mx.array(tokens), [len(tokens) - 1])
         mx.eval(paged.arrays())
+    check_numbers(logits)
     return _log_softmax(logits)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pamx.engine.completion import Delta
@@ -31,6 +31,7 @@ class ChatSession:
         self._engine = engine
         self._system = system
         self._slot = engine.new_slot()
+        self._turn: Generator[Delta, None, None] | None = None
         self.messages: list[Message] = []
         self.clear()
 
@@ -45,11 +46,13 @@ class ChatSession:
         """Adds a user message and answers it, piece by piece.
 
         A turn that is stopped early stays in the conversation with what was said so far; one
-        that fails before its first token leaves the conversation as it was.
+        that ends before its first token leaves the conversation as it was. Asking again stops a
+        turn that is still being answered.
 
         Raises:
             RequestError: the message is empty, or the conversation has outgrown the context.
         """
+        self._stop_turn()
         if not text.strip():
             raise RequestError("The message is empty.", "Write something for the model to answer.")
         messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
@@ -60,7 +63,8 @@ class ChatSession:
             raise RequestError(
                 error.message, "Begin a new conversation (in pamx chat: /clear)."
             ) from error
-        return self._answer(messages, prompt, max_tokens, sampling, stop)
+        self._turn = self._answer(messages, prompt, max_tokens, sampling, stop)
+        return self._turn
 
     def _answer(
         self,
@@ -69,13 +73,13 @@ class ChatSession:
         max_tokens: int | None,
         sampling: Sampling,
         stop: Sequence[str],
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta, None, None]:
         said = ""
         answered = False
         try:
             for delta in self._engine.answer(self._slot, prompt, max_tokens, sampling, stop):
                 said += delta.text
-                answered = True
+                answered = answered or delta.token is not None
                 yield delta
         finally:
             if answered:
@@ -83,6 +87,7 @@ class ChatSession:
 
     def clear(self) -> None:
         """Forgets the conversation and frees its pages; the system message stays."""
+        self._stop_turn()
         self._slot.close()
         self.messages = (
             [] if self._system is None else [{"role": "system", "content": self._system}]
@@ -90,4 +95,10 @@ class ChatSession:
 
     def close(self) -> None:
         """Frees the conversation's pages."""
+        self._stop_turn()
         self._slot.close()
+
+    def _stop_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None

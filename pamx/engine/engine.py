@@ -19,7 +19,7 @@ from pamx.engine.completion import BeamAnswer, Completion, Delta, FinishReason
 from pamx.engine.prompt import Prompt, prompt_tokens
 from pamx.engine.sampling import Sampling, make_sampler
 from pamx.engine.slot import Dense, Paged, Slot
-from pamx.engine.steps import PREFILL_CHUNK, decode, prefill
+from pamx.engine.steps import decode, prefill, prefill_chunk
 from pamx.engine.text import TextStream
 from pamx.errors import RequestError
 from pamx.models import LoadedModel
@@ -128,8 +128,9 @@ class Engine:
             raw: Take text as it is, without the chat template.
 
         Yields:
-            A Delta for each token, and a last one that carries the Completion. Closing the
-            iterator early stops the work and frees the pages.
+            A Delta for each token, and a last one that carries the Completion; before the first
+            token, an empty one after each piece of a long prompt. Closing the iterator early
+            stops the work and frees the pages.
 
         Raises:
             RequestError: the prompt is empty, does not suit the template, or leaves no room for
@@ -151,7 +152,7 @@ class Engine:
         self,
         *,
         max_seqs: int = 16,
-        token_budget: int = PREFILL_CHUNK,
+        token_budget: int | None = None,
         prefix_cache: bool = True,
         swap_ram: int | None = None,
         swap_disk: int | None = None,
@@ -160,7 +161,7 @@ class Engine:
 
         Args:
             max_seqs: Most sequences with pages at a time.
-            token_budget: Most tokens in a step.
+            token_budget: Most tokens in a step; None: what suits the device.
             prefix_cache: Whether equal beginnings of prompts share their pages.
             swap_ram: Bytes of memory for the pages of preempted sequences; None: a quarter of
                 the pool.
@@ -293,7 +294,8 @@ class Engine:
         tokens: list[int] = []
         reason: FinishReason = "length"
         first = last = begin
-        prefill(self.model, slot, prompt)
+        for _ in prefill(self.model, slot, prompt, prefill_chunk()):
+            yield Delta("", None)
         new_tokens = decode(
             self.model,
             slot,

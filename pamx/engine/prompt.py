@@ -36,7 +36,10 @@ def prompt_tokens(
         RequestError: the prompt is empty, has an id outside the vocabulary, or does not suit
             the model's chat template.
     """
+    if isinstance(prompt, bytes | bytearray):
+        raise RequestError("The prompt is bytes, not text.", "Decode it first.")
     if isinstance(prompt, str):
+        _check_text(prompt)
         if not prompt.strip():
             raise RequestError("The prompt is empty.", "Write something for the model to answer.")
         if raw or not tokenizer.has_chat_template:
@@ -56,12 +59,25 @@ def prompt_tokens(
     return _render(tokenizer, list(prompt))  # type: ignore[arg-type]
 
 
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            "The text is not valid Unicode: it holds half of a surrogate pair at character "
+            f"{error.start}.",
+            "It was probably decoded wrongly; check its encoding.",
+        ) from error
+
+
 def _render(tokenizer: Any, messages: list[Message]) -> list[int]:
     if not tokenizer.has_chat_template:
         raise RequestError(
             "The model has no chat template, so it cannot take a conversation.",
             "Give plain text, or take a model that was tuned for chat (often named Instruct).",
         )
+    for message in messages:
+        _check_text(str(message.get("content", "")))
     try:
         return [int(t) for t in tokenizer.apply_chat_template(messages, add_generation_prompt=True)]
     except TemplateError as error:

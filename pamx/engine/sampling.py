@@ -106,7 +106,8 @@ def make_sampler(sampling: Sampling, sample: int = 0) -> Sampler:
         if 0 < sampling.top_k < scores.shape[-1]:
             scores = apply_top_k(scores, sampling.top_k)
         if sampling.top_p < 1:
-            scores = apply_top_p(scores, sampling.top_p)
+            # Above float32's smallest number, for a sum of nothing would keep nothing.
+            scores = apply_top_p(scores, max(sampling.top_p, 1e-30))
         if sampling.min_p > 0:
             scores = apply_min_p(scores, sampling.min_p)
         # Each index of each seed has a key of its own.

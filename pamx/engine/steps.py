@@ -9,16 +9,40 @@ from mlx.nn.layers.base import Module
 
 from pamx.engine.sampling import Sampler
 from pamx.engine.slot import Slot
+from pamx.errors import ModelError
 
-# Tokens of a prompt in one forward pass: bounds the memory of activations.
-PREFILL_CHUNK = 512
+# Tokens of a prompt in one forward pass: bounds the memory of activations, and how long an
+# answer that is being stopped goes on. On a CPU larger pieces are no faster.
+CHUNK_ON_GPU, CHUNK_ON_CPU = 512, 64
 # Steps between two emptyings of MLX's buffer cache, which otherwise keeps a buffer for every
 # context length that has gone by.
 CLEAR_EVERY = 256
 
 
-def prefill(model: Module, slot: Slot, prompt: list[int], chunk: int = PREFILL_CHUNK) -> None:
-    """Computes the keys and values of the prompt's tokens that `slot` lacks, but the last."""
+def check_numbers(logits: mx.array) -> None:
+    """Raises ModelError if any logit is NaN: whatever is drawn from them would be noise."""
+    if bool(mx.isnan(logits).any()):
+        raise not_numbers()
+
+
+def not_numbers() -> ModelError:
+    return ModelError(
+        "The model's output is not numbers (NaN).",
+        "Its weights or its config.json are damaged; fetch the model again.",
+    )
+
+
+def prefill_chunk() -> int:
+    """Tokens of a prompt to compute at a time on MLX's default device."""
+    on_cpu = mx.default_device().type == mx.DeviceType.cpu
+    return CHUNK_ON_CPU if on_cpu else CHUNK_ON_GPU
+
+
+def prefill(model: Module, slot: Slot, prompt: list[int], chunk: int) -> Iterator[None]:
+    """Computes the keys and values of the prompt's tokens that `slot` lacks, but the last.
+
+    Yields after each piece of `chunk` tokens, so that a caller can stop there.
+    """
     while (start := len(slot.tokens)) < len(prompt) - 1:
         tokens = prompt[start : min(start + chunk, len(prompt) - 1)]
         with slot.step(tokens) as caches:
@@ -27,6 +51,7 @@ def prefill(model: Module, slot: Slot, prompt: list[int], chunk: int = PREFILL_C
             model(mx.array([tokens]), cache=caches)
             mx.eval(slot.sequence.arrays())
         mx.clear_cache()
+        yield
 
 
 def decode(
@@ -36,9 +61,14 @@ def decode(
 
     Args:
         last: The prompt's last token, which the slot does not hold yet.
+        sampler: Chooses from logits [1, vocabulary] at the index of the new token.
+        limit: Most tokens.
         lookahead: Queue the next step before a token is handed out, so that it runs while the
             caller works. If the caller stops, the queued step is only lost time: the slot then
-            holds the token that was handed out last.
+                holds the token that was handed out last.
+
+    Raises:
+        ModelError: the model's output is not numbers.
     """
 
     def step(inputs: mx.array, token: int | None, index: int) -> mx.array:
@@ -46,6 +76,8 @@ def decode(
             logits: mx.array = model(inputs, cache=caches)
             new = sampler(logits[:, -1], index)
             mx.async_eval(new)  # type: ignore[no-untyped-call]
+        if index == 0:
+            check_numbers(logits[:, -1])
         return new
 
     new = step(mx.array([[last]]), last, 0)

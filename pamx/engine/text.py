@@ -20,7 +20,7 @@ class TextStream:
     def __init__(self, detokenizer: Any, stop: Sequence[str] = ()) -> None:
         self._detokenizer = detokenizer
         self._detokenizer.reset()
-        self._stop = [s for s in stop if s]
+        self._stop = [s for s in ((stop,) if isinstance(stop, str) else stop) if s]
         self._held = ""
         self.text = ""
         self.stopped = False

@@ -6,6 +6,7 @@ layer's pool; the pools themselves are in `pamx.kv.pool`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from pamx.errors import OutOfBlocksError
@@ -54,6 +55,8 @@ class BlockManager:
         Raises:
             OutOfBlocksError: fewer than `count` are free.
         """
+        if count < 0:
+            raise ValueError(f"cannot allocate {count} blocks")
         if count > len(self._free):
             raise OutOfBlocksError(
                 f"{count} more blocks of {self.block_size} tokens are needed, and "
@@ -77,9 +80,13 @@ class BlockManager:
 
     def release(self, blocks: Iterable[int]) -> list[int]:
         """Drops one reference from each of `blocks`; returns those that became free."""
+        blocks = list(blocks)
+        for block, times in Counter(blocks).items():
+            self._check_used(block)
+            if times > self._references[block]:
+                raise ValueError(f"block {block} has {self._references[block]} references")
         freed = []
         for block in blocks:
-            self._check_used(block)
             self._references[block] -= 1
             if self._references[block] == 0:
                 self._free.append(block)

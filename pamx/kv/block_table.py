@@ -40,6 +40,8 @@ class BlockTable:
         Raises:
             OutOfBlocksError: the pool has too few free blocks; nothing has changed then.
         """
+        if tokens < 0:
+            raise ValueError(f"cannot grow by {tokens} tokens")
         size = self.manager.block_size
         tail = self.num_tokens // size  # the block that the first new token goes into
         shared = self.num_tokens % size > 0 and self.manager.references(self.blocks[tail]) > 1

@@ -110,13 +110,14 @@ def _fetch(source: Source, progress: bool) -> Path:
 
 
 def _check(source: Source, folder: Path) -> dict[str, Any]:
-    """``check_folder``, with advice that helps for a model in the Hub's cache."""
+    """``check_folder``, with advice that helps for a model in a cache."""
     try:
         return check_folder(folder)
     except ModelError as error:
-        if not isinstance(source, HubRepo):
+        if not isinstance(source, HubRepo | BuiltIn):
             raise
-        again = f"If it should be whole, run `pamx models rm {source.id}` and load it again."
+        name = source.id if isinstance(source, HubRepo) else DEFAULT_MODEL
+        again = f"If it should be whole, run `pamx models rm {name}` and load it again."
         raise ModelError(error.message, again) from error
 
 
@@ -223,26 +224,15 @@ def _first_line(error: Exception) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Import and use mlx-lm without its side effects on the process and on standard error.
+    """Use mlx-lm without transformers' advice on standard error."""
+    import pamx.quiet_mlx_lm  # noqa: F401
 
-    Importing it lowers the limit of open files for the whole process and fails if the hard limit
-    is lower still; transformers prints advice about libraries that are not needed here.
-    """
-    import resource
-
-    set_limit = resource.setrlimit
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     noisy = logging.getLogger("transformers")
     level = noisy.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        resource.setrlimit = lambda *_: None
-        try:
-            import mlx_lm.utils  # noqa: F401
-        finally:
-            resource.setrlimit = set_limit
-        noisy.setLevel(logging.ERROR)
-        try:
+    noisy.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             yield
-        finally:
-            noisy.setLevel(level)
+    finally:
+        noisy.setLevel(level)

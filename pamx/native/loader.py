@@ -111,7 +111,7 @@ def _wanted_threads() -> int:
     text = os.environ.get("PAMX_NUM_THREADS", "")
     if not text:
         return usable_cpus()
-    if not text.isdigit() or not 1 <= int(text) <= 1024:
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 1024:
         raise NativeError(
             f"PAMX_NUM_THREADS is {text!r}, not a number from 1 to 1024.", "Correct or unset it."
         )

@@ -77,7 +77,7 @@ def admit(
     Raises:
         UnsupportedAttentionError: with one sequence the difference is too large, or the model
             asks of its cache what pages cannot give.
-        ModelError: the model does not run on its own cache either.
+        ModelError: the model does not run on its own cache either, or gives no numbers there.
     """
     past_windows = max((g.window + 5 for g in layers if g.window is not None), default=0)
     context = max(_CONTEXT, min(past_windows, _CONTEXT_BYTES // token_bytes(layers)))
@@ -88,6 +88,12 @@ def admit(
         raise ModelError(
             f"mlx-lm cannot run this model here: {error}.", "Try another model."
         ) from error
+
+    if bool(mx.isnan(expected).any()):
+        raise ModelError(
+            "The model's own output is not numbers (NaN).",
+            "Its weights or its config.json are damaged; fetch the model again.",
+        )
 
     blocks = -(-(context + _TOKENS) // block_size) + 1
     pool = BlockPool(layers, blocks, block_size, backend.storage)

@@ -20,7 +20,9 @@ from mlx_lm.models.base import scaled_dot_product_attention as dense_attention
 
 from pamx.attention.cache import PagedKVCache
 from pamx.attention.placeholders import Placeholders, UnsupportedAttentionError
+from pamx.errors import PamxError
 
+_MARK = "_pamx_paged"  # on the subclasses, so that a model is not substituted twice
 ATTENTION = "scaled_dot_product_attention"
 
 
@@ -38,7 +40,12 @@ def substitute_attention(model: Module, placeholders: Placeholders) -> Undo:
 
     Raises:
         UnsupportedAttentionError: no module of the model calls mlx-lm's attention function.
+        PamxError: the model is substituted already.
     """
+    if any(hasattr(type(m), _MARK) for _, m in model.named_modules()):  # type: ignore[no-untyped-call]
+        raise PamxError(
+            "This model is on pages already.", "Close its other PagedModel or Engine first."
+        )
     paged = _paged_attention(placeholders)
     subclasses: dict[type, type] = {}
     changed: list[tuple[Module, type]] = []
@@ -108,7 +115,7 @@ def _with_attention(cls: type, attention: Callable[..., mx.array]) -> type:
                 methods[name] = _over_globals(value, {ATTENTION: attention})
     if not methods:
         return cls
-    return type(cls.__name__, (cls,), {**methods, "__module__": cls.__module__})
+    return type(cls.__name__, (cls,), {**methods, "__module__": cls.__module__, _MARK: True})
 
 
 def _mentions(code: types.CodeType, name: str) -> bool:

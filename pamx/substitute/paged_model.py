@@ -90,7 +90,7 @@ class PagedModel:
     def prompt_cache(self) -> list[PagedKVCache]:
         """The caches of a new sequence, for the `prompt_cache` argument of mlx-lm's functions.
 
-        Its pages return to the pool when the caches are trimmed, or all at `close`.
+        Its pages return to the pool when the caches are trimmed or dropped.
         """
         return self.sequence().caches
 
@@ -122,6 +122,7 @@ class PagedModel:
 
     def close(self) -> None:
         """Restores the model; the pages go with the last sequence. Idempotent."""
+        self._placeholders.close()
         self._undo_output()
         self._undo_attention()
 

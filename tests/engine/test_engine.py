@@ -65,7 +65,7 @@ def test_tokens_equal_plain_mlx_lm_whatever_the_chunks(engine: Engine) -> None:
 
     for chunk, lookahead in ((512, True), (7, False)):
         slot = engine.new_slot()
-        prefill(engine.model, slot, prompt, chunk)
+        list(prefill(engine.model, slot, prompt, chunk))
         assert list(decode(engine.model, slot, prompt[-1], greedy, 24, lookahead)) == expected
         slot.close()
 
