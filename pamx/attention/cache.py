@@ -130,7 +130,6 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
         self._pending = (keys, values)
         self._shared.unattended = self
         self._advanced_in = step
-        previous = self._placeholders
         batch, heads, length, _ = keys.shape
         if step.packing is Packing.SEQUENCE:
             self._end = length = step.slices[0].context_len
@@ -140,7 +139,7 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
             for x in (keys, values)
         )
         assert self._placeholders is not None
-        self._shared.placeholders.remember(self._placeholders[0], self, previous)
+        self._shared.placeholders.remember(self._placeholders[0], self)
         return self._placeholders
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:

@@ -38,6 +38,7 @@ class Placeholders:
     def __init__(self) -> None:
         # The arrays are kept too: a freed one's id could come back as another's.
         self._owners: dict[int, tuple[mx.array, PagedKVCache]] = {}
+        self._latest: dict[PagedKVCache, int] = {}
         self._windows: dict[int, tuple[mx.array, int | None]] = {}
         self._closed = False
 
@@ -55,18 +56,14 @@ class Placeholders:
 
     def clear(self) -> None:
         self._owners.clear()
+        self._latest.clear()
         self._windows.clear()
 
-    def remember(
-        self,
-        keys: mx.array,
-        cache: PagedKVCache,
-        previous: tuple[mx.array, mx.array] | None = None,
-    ) -> None:
-        """Notes whose placeholder `keys` is; it replaces the cache's `previous` ones."""
-        if previous is not None:
-            self._owners.pop(id(previous[0]), None)
+    def remember(self, keys: mx.array, cache: PagedKVCache) -> None:
+        """Notes whose placeholder `keys` is; it replaces the one that the cache gave before."""
+        self._owners.pop(self._latest.get(cache, 0), None)
         self._owners[id(keys)] = (keys, cache)
+        self._latest[cache] = id(keys)
 
     def owner(self, keys: mx.array) -> PagedKVCache | None:
         found = self._owners.get(id(keys))

@@ -11,4 +11,4 @@ from platformdirs import user_data_path
 def data_folder() -> Path:
     """The pamx data folder: `PAMX_HOME` if set, else the platform's; it may not exist yet."""
     home = os.environ.get("PAMX_HOME")
-    return Path(home).expanduser() if home else user_data_path("pamx", appauthor=False)
+    return Path(home).absolute() if home else user_data_path("pamx", appauthor=False)

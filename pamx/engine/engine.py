@@ -381,7 +381,9 @@ def load(
 
 
 def _trained_context(config: dict[str, Any]) -> int | None:
-    for part in (config, config.get("text_config") or {}):
+    for part in (config, config.get("text_config")):
+        if not isinstance(part, dict):
+            continue
         for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
             if isinstance(part.get(key), int) and part[key] > 0:
                 return int(part[key])

@@ -18,7 +18,12 @@ __all__ = ["cache_root", "disk_errors", "downloads_dir", "locks_dir", "models_di
 def cache_root() -> Path:
     """The pamx cache folder: ``PAMX_HOME`` if set, else the platform's user cache folder."""
     home = os.environ.get("PAMX_HOME")
-    return Path(home).expanduser().absolute() if home else Path(user_cache_dir("pamx", False))
+    if not home:
+        return Path(user_cache_dir("pamx", False))
+    try:
+        return Path(home).expanduser().absolute()
+    except RuntimeError as error:  # no such user
+        raise ModelError(f"PAMX_HOME is {home!r}: {error}.", "Correct or unset it.") from error
 
 
 def models_dir() -> Path:

@@ -94,7 +94,7 @@ def check_safetensors(file: Path) -> None:
         raise ModelError(f"{file} is cut short or is not a safetensors file.", _AGAIN)
     try:
         end = _data_end(json.loads(raw))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(f"{file} has a damaged header.", _AGAIN) from error
     expected = 8 + length + end
     if size != expected:
@@ -114,6 +114,8 @@ def read_json(file: Path) -> Any:
         raise ModelError(f"{file} cannot be read: {error.strerror or error}.") from error
     except ValueError as error:
         raise ModelError(f"{file} is not valid JSON: {error}.", _AGAIN) from error
+    except RecursionError as error:
+        raise ModelError(f"{file} is nested too deeply to be read.", _AGAIN) from error
 
 
 def _data_end(header: dict[str, Any]) -> int:

@@ -124,6 +124,9 @@ def open_gguf(path: Path) -> Gguf:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (ValueError, KeyError, IndexError, OverflowError, TypeError, MemoryError) as error:
         raise ModelError(f"{path} is a damaged GGUF file: {error}.", _REFETCH) from error
+    for tensor in reader.tensors:
+        if tensor.n_elements < 1:
+            raise ModelError(f"{path} is a damaged GGUF file: {tensor.name} is empty.", _REFETCH)
     if int(metadata.get("split.count", 0)) > 1:
         raise ModelError(
             f"{path} is one part of a model that is split over {metadata['split.count']} files.",

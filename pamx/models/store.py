@@ -48,9 +48,10 @@ def read_marker(folder: Path) -> Marker | None:
     try:
         marker = Marker(**json.loads((folder / _MARKER).read_text("utf-8")))
         whole = all((folder / f).stat().st_size == size for f, size in marker.files.items())
-    except (OSError, ValueError, TypeError, AttributeError):
+        texts = all(isinstance(t, str) for t in (marker.name, marker.source, marker.key))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-    return marker if whole else None
+    return marker if whole and texts else None
 
 
 def current(slug: str, key: str) -> Path | None:

@@ -12,6 +12,7 @@ from oracle import Case, attention
 from pamx.attention.backend import backend_named
 from pamx.attention.layer import PagedAttentionLayer
 from pamx.attention.step import Packing, SequenceSlice, Step
+from pamx.errors import BlockTableError, NativeError
 from pamx.kv import BlockCopy, BlockManager, BlockTable
 from pamx.kv.pool import BlockPool, LayerGeometry
 
@@ -154,3 +155,16 @@ def test_the_self_test_notices_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -
         assert selftest.run(kernel).passed
     monkeypatch.setattr(selftest, "TOLERANCE", 1e-9)
     assert not selftest.run("mlx").passed
+
+
+@pytest.mark.parametrize("kernel", BACKENDS)
+@pytest.mark.parametrize("blocks", [[9], [-1], [1000], []])
+def test_a_block_outside_the_pool_is_an_error_on_every_backend(
+    kernel: str, blocks: list[int]
+) -> None:
+    layer = PagedAttentionLayer(
+        num_blocks=4, block_size=8, kv_heads=1, head_dim=8, backend=backend_named(kernel)
+    )
+    row = mx.ones((1, 1, 8))
+    with pytest.raises((NativeError, BlockTableError)):
+        mx.eval(layer(row, row, row, [SequenceSlice(blocks, 1, 1)]))

@@ -76,7 +76,7 @@ def test_streamed_pieces_join_to_the_answer(engine: Engine) -> None:
     assert last is not None
     assert all(d.completion is None for d in deltas[:-1])
     assert "".join(d.text for d in deltas) == last.text
-    assert [d.token for d in deltas[:-1]] == last.tokens
+    assert [d.token for d in deltas[:-1] if d.token is not None] == last.tokens
     assert last.finish_reason == "length"
 
 
@@ -160,6 +160,30 @@ def test_seeds_repeat(engine: Engine) -> None:
     assert first == second
 
 
+def test_asking_again_or_clearing_ends_the_turn_before(engine: Engine) -> None:
+    session = engine.chat()
+    first = session.ask(QUESTION)
+    heard = next(first).text + next(first).text
+    (*_, second) = session.ask("Say hello.", max_tokens=4)
+    assert list(first) == []
+    assert [m["content"] for m in session.messages[:3]] == [QUESTION, heard, "Say hello."]
+    assert second.completion is not None
+    assert second.completion.tokens == engine.generate(session.messages[:3], max_tokens=4).tokens
+    third = session.ask("And again?")
+    next(third)
+    session.clear()
+    assert list(third) == []
+    assert session.messages == []
+    assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
+
+
+def test_a_long_prompt_can_be_stopped_between_its_pieces(engine: Engine) -> None:
+    answer = engine.stream("word " * 90)
+    assert next(answer).token is None
+    answer.close()
+    assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [
@@ -168,6 +192,9 @@ def test_seeds_repeat(engine: Engine) -> None:
         ([], "The prompt is empty"),
         ([3, 10**9], r"Token id 1000000000 is not in the model's vocabulary of 49152 tokens"),
         ([-1], "Token id -1"),
+        ("a\ud800", "half of a surrogate pair at character 1"),
+        ([{"role": "user", "content": "\udfff"}], "half of a surrogate pair at character 0"),
+        (b"bytes", "The prompt is bytes"),
         ("word " * 600, r"The prompt is 6\d\d tokens long, and the context is 256 tokens"),
     ],
 )

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from pamx.engine.sampling import Sampling, make_sampler
+from pamx.engine.sampling import Sampling, adjust, make_sampler
 from pamx.errors import RequestError
 
 PROBABILITIES = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
@@ -37,6 +37,7 @@ def test_draws_follow_the_probabilities() -> None:
         ({"top_k": 99}, {0, 1, 2, 3, 4}),
         ({"top_p": 0.6}, {0, 1}),
         ({"top_p": 1e-9}, {0}),
+        ({"top_p": 1e-320}, {0}),
         ({"min_p": 0.3}, {0, 1, 2}),
         ({"min_p": 1.0}, {0}),
         ({"top_k": 3, "min_p": 0.5}, {0, 1}),
@@ -44,6 +45,31 @@ def test_draws_follow_the_probabilities() -> None:
 )
 def test_cuts_keep_what_they_should(setting: dict[str, float], allowed: set[int]) -> None:
     assert set(draws(Sampling(temperature=1.0, seed=1, **setting))) == allowed  # type: ignore[arg-type]
+
+
+def test_an_extreme_temperature_is_no_noise() -> None:
+    for cold in (1e-6, 1e-40, 1e-320):
+        assert set(draws(Sampling(temperature=cold, seed=1), 20)) == {0}
+    assert set(draws(Sampling(temperature=1e9, seed=1))) == {0, 1, 2, 3, 4}
+
+
+def test_bias_penalties_and_bans() -> None:
+    def best(sampling: Sampling, prompt: list[int], answer: list[int], banned: set[int]) -> int:
+        return int(mx.argmax(adjust(LOGITS, sampling, prompt, answer, banned)))
+
+    plain = Sampling()
+    assert best(plain, [], [], set()) == 0
+    assert best(plain, [], [], {0, 1}) == 2
+    assert best(Sampling(logit_bias={3: 9.0}), [], [], set()) == 3
+    assert best(Sampling(logit_bias={0: -100.0}), [], [], set()) == 1
+    assert best(Sampling(presence_penalty=0.5), [], [0, 0, 0], set()) == 1
+    assert best(Sampling(presence_penalty=0.5), [0, 0, 0], [], set()) == 0  # the answer counts
+    assert best(Sampling(frequency_penalty=0.2), [], [0], set()) == 0
+    assert best(Sampling(frequency_penalty=0.2), [], [0, 0], set()) == 1
+    # All logits are negative here, so the penalty multiplies.
+    assert best(Sampling(repetition_penalty=1.5), [0], [], set()) == 1
+    assert best(Sampling(repetition_penalty=1.5), [0], [1], set()) == 0
+    assert best(Sampling(logit_bias={99: 9.0}), [98], [97], {96}) == 0  # outside the vocabulary
 
 
 def test_the_cut_is_made_after_the_temperature() -> None:
@@ -81,6 +107,10 @@ def test_no_seed_draws_anew() -> None:
         ({"min_p": 1.01}, "min_p is 1.01"),
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+        ({"presence_penalty": float("nan")}, "presence_penalty is nan"),
+        ({"logprobs": 21}, "logprobs is 21"),
+        ({"logit_bias": {3: float("nan")}}, "logit_bias of token 3"),
     ],
 )
 def test_values_out_of_range(wrong: dict[str, float], message: str) -> None:

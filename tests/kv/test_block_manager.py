@@ -36,6 +36,20 @@ def test_a_block_that_is_not_in_use_cannot_be_released_or_shared() -> None:
     assert manager.num_free == 2
 
 
+def test_impossible_counts_change_nothing() -> None:
+    manager = BlockManager(4, 8)
+    blocks = manager.allocate(2)
+    with pytest.raises(ValueError, match="cannot allocate -1"):
+        manager.allocate(-1)
+    with pytest.raises(ValueError, match="has 1 references"):
+        manager.release([blocks[0], blocks[1], blocks[1]])
+    with pytest.raises(ValueError, match="not in use"):
+        manager.release([blocks[0], 3])
+    with pytest.raises(ValueError, match="cannot grow by -3"):
+        BlockTable(manager).grow(-3)
+    assert (manager.num_free, manager.references(blocks[0])) == (2, 1)
+
+
 @pytest.mark.parametrize("size", [0, 7, 64])
 def test_block_sizes_are_those_that_the_kernels_have(size: int) -> None:
     with pytest.raises(ValueError, match="block_size"):

@@ -17,7 +17,7 @@ from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 from pamx.attention.backend import Backend
 from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.attention.reference import attend as reference_attend
-from pamx.errors import OutOfBlocksError, RequestError
+from pamx.errors import ModelError, OutOfBlocksError, PamxError, RequestError
 from pamx.substitute.admission import Admission
 from pamx.substitute.attention import ATTENTION
 from pamx.substitute.paged_model import PagedModel
@@ -244,3 +244,52 @@ def test_numbers_decide_not_structure(wrong: str, backend: Backend) -> None:
         PagedModel(model, context=64, backend=broken)
     assert [type(m) for _, m in model.named_modules()] == classes
     PagedModel(model, context=64, backend=broken, admission=Admission(True, True)).close()
+
+
+def test_caches_of_a_closed_model_or_of_another_one_are_refused_at_once() -> None:
+    model, other = families.make("llama"), families.make("llama")
+    x = mx.array([PROMPT[:9]])
+    with PagedModel(model, context=128) as paged:
+        fresh, used = paged.prompt_cache(), paged.prompt_cache()
+        model(x, cache=used)
+        with pytest.raises(UnsupportedAttentionError, match="these caches belong to another model"):
+            other(x, cache=fresh)
+        with pytest.raises(UnsupportedAttentionError, match="the model brings 2 at a time"):
+            model(mx.array([[5], [9]]), cache=paged.prompt_cache())
+        with pytest.raises(PamxError, match="on pages already"):
+            PagedModel(model, context=64)
+        assert greedy(model, paged.prompt_cache(), PROMPT, [70], 2)
+    for caches in (fresh, used):
+        with pytest.raises(PamxError, match="PagedModel that is closed"):
+            model(x, cache=caches)
+
+
+def test_dropped_sequences_give_their_pages_back(backend: Backend) -> None:
+    model = families.make("llama")
+    with PagedModel(model, context=96, block_size=8, backend=backend) as paged:
+        for _ in range(10):  # each takes all but one of the pages
+            cache = paged.prompt_cache()
+            mx.eval(model(mx.array([(PROMPT * 2)[:88]]), cache=cache))
+        assert trim_prompt_cache(cache, 80) == 80
+        assert paged.manager.num_used <= 2
+        trim_prompt_cache(cache, 8)
+        del cache
+        assert paged.manager.num_used == 0
+
+
+def test_trimming_and_growing_again_keeps_nothing_old() -> None:
+    model = families.make("llama")
+    with PagedModel(model, context=96) as paged:
+        cache = paged.prompt_cache()
+        model(mx.array([PROMPT]), cache=cache)
+        for _ in range(30):
+            trim_prompt_cache(cache, 1)
+            mx.eval(model(mx.array([[7]]), cache=cache))
+        assert len(paged._placeholders._owners) <= len(cache)
+
+
+def test_a_model_whose_output_is_not_numbers_is_an_error() -> None:
+    model = families.make("llama")
+    model.model.norm.weight = model.model.norm.weight * mx.nan
+    with pytest.raises(ModelError, match=r"not numbers \(NaN\)"):
+        PagedModel(model, context=64)
