@@ -1,4 +1,4 @@
-"""`pamx generate`: one prompt, one answer."""
+"""`pamx generate`: one prompt, one answer; or, with --batch, a file of them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pamx.cli import options, stdin
+from pamx.cli.batch import options as batches
+from pamx.cli.batch.choices import Format, Order
+from pamx.cli.batch.row import Options
+from pamx.cli.batch.rows import Defaults
+from pamx.cli.batch.run import Job, identity, run_batch
+from pamx.cli.batch.serve import Limits
 from pamx.cli.engine_thread import EngineThread
 from pamx.cli.loading import load_engine
 from pamx.cli.statistics import as_json, summary
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 
 
 def generate(
+    ctx: typer.Context,
     prompt: Annotated[
         str | None,
         typer.Argument(
@@ -60,8 +67,20 @@ def generate(
             "--verbose", "-v", help="Write statistics to standard error even if that is piped."
         ),
     ] = False,
+    batch: batches.Batch = None,
+    output: batches.Output = None,
+    format: batches.FormatOption = Format.AUTO,  # noqa: A002
+    order: batches.OrderOption = Order.INPUT,
+    resume: batches.Resume = False,
+    strict: batches.Strict = False,
+    max_seqs: batches.MaxSeqs = 16,
+    token_budget: batches.TokenBudget = 512,
+    priority_field: batches.PriorityField = None,
+    n: batches.N = 1,
+    no_prefix_cache: batches.NoPrefixCache = False,
+    quiet: batches.Quiet = False,
 ) -> None:
-    """Answer one prompt.
+    """Answer one prompt, or every row of a file.
 
     The answer goes to standard output as it comes. Ctrl-C ends it; what has been written stays,
     and the exit status is 130. With --json nothing is written before the end: then one object
@@ -71,16 +90,50 @@ def generate(
     pamx generate "Name three rivers."
     git diff | pamx generate "Write a commit message for this:"
     pamx generate --json "Hello" | jq -r .text
+
+    --batch answers a file of rows at once. Lines are OpenAI batch requests (custom_id, url, body),
+    JSON objects with prompt or messages, or plain prompts; JSON rows may set max_tokens,
+    temperature and other options for themselves. Each result has custom_id (the line number if a
+    row names none), text, finish_reason, usage, timing and error; OpenAI rows get a response, as
+    that API writes it. A bad line is reported and has no result, and the others go on. After a
+    kill, --resume computes only rows that have no result in --output; a result with an error is
+    one: delete its line to try again. Exit status 1: some row was bad or failed.
+
+    \b
+    pamx generate --batch prompts.txt -o results.jsonl
+    pamx generate --batch requests.jsonl -o results.jsonl --resume --max-seqs 32
     """
+    batches.check_usage(ctx, batch, output, resume)
     if raw and system is not None:
         raise typer.BadParameter("--raw has no place for a system prompt.", param_hint="--system")
+
+    label = model or "the built-in model"
+
+    def load() -> Engine:
+        return load_engine(model, revision, trust_remote_code, context)
+
+    if batch is not None:
+        own = Options(
+            max_tokens=max_tokens,
+            n=n,
+            stop=tuple(stop or ()),
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            min_p=min_p,
+            seed=seed,
+        )
+        defaults = Defaults(identity(model, revision), own, system, raw, priority_field)
+        limits = Limits(max_seqs, token_budget, not no_prefix_cache)
+        job = Job(batch, output, format, order, resume, strict, quiet, limits)
+        if not run_batch(job, defaults, load, label):
+            raise typer.Exit(1)
+        return
+
     text = read_prompt(prompt)
     request: Any = text
     if system is not None:
         request = [{"role": "system", "content": system}, {"role": "user", "content": text}]
-
-    def load() -> Engine:
-        return load_engine(model, revision, trust_remote_code, context)
 
     def start(engine: Engine) -> Iterator[Delta]:
         from pamx.engine import Sampling
@@ -90,7 +143,7 @@ def generate(
             request, max_tokens=max_tokens, sampling=sampling, stop=tuple(stop or ()), raw=raw
         )
 
-    with EngineThread(load, model or "the built-in model") as thread:
+    with EngineThread(load, label) as thread:
         pieces: list[str] = []
         completion: Completion | None = None
 

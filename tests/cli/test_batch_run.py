@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pamx.cli.batch import progress as progress_module
 from pamx.cli.batch import serve as serving
 from pamx.cli.batch.choices import Format, Order
 from pamx.cli.batch.durations import duration_text
@@ -399,6 +400,22 @@ def test_progress_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     text = shown(monkeypatch, Terminal(), None)
     assert text.count("\n") == 1
     assert text.endswith("\r\x1b[K120 rows, 10.0 tokens/s, 60.0 rows/min\r\x1b[Knews\n")
+
+
+def test_results_do_not_run_into_the_progress_on_one_terminal(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(progress_module, "_TERMINAL", 0.0)
+    monkeypatch.setenv("TERM", "xterm")
+    Path("out.jsonl").touch()
+    start(prompts(2, 5, 9), output=None)
+    assert "rows/min" in screen.getvalue()
+    for line in screen.getvalue().splitlines():
+        shown_last = line.rsplit("\x1b[K")[-1]
+        assert "rows/min{" not in shown_last
 
 
 def test_the_summary() -> None:

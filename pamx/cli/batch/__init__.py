@@ -1,0 +1,1 @@
+"""`pamx generate --batch`: many prompts from a file, their results as JSONL."""

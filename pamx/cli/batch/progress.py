@@ -1,0 +1,98 @@
+"""How far a batch is, on stderr: one line that is rewritten on a terminal, else one now and then.
+
+Rates are averages since the first row was taken up.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+
+from pamx.cli.batch.durations import duration_text
+from pamx.cli.terminal import is_terminal, printable, say
+
+_TERMINAL, _PIPE = 0.2, 30.0  # seconds between lines
+_ERASE = "\r\x1b[K"
+
+
+class Progress:
+    """Counts rows and shows them.
+
+    Args:
+        total: Rows in the file, or None if that cannot be known.
+        quiet: Show nothing but what `say` is given.
+        clock: Seconds.
+
+    Attributes:
+        done: Rows that were answered.
+        failed: Rows that could not be answered.
+        bad: Lines that are no request.
+    """
+
+    def __init__(
+        self, total: int | None, *, quiet: bool, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._total = total
+        self._quiet = quiet
+        self._clock = clock
+        self._rewrite = is_terminal(sys.stderr) and os.environ.get("TERM", "dumb") != "dumb"
+        self._shown = False
+        self.done = self.failed = self.bad = 0
+        self._tokens = 0
+        self.restart()
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start."""
+        return self._clock() - self._start
+
+    def restart(self) -> None:
+        """Time counts from now on: the model is loaded."""
+        self._start = self._last = self._clock()
+
+    def show(self, tokens: int) -> None:
+        """Shows progress if it is time to; `tokens` have been generated."""
+        self._tokens = tokens
+        now = self._clock()
+        if self._quiet or now - self._last < (_TERMINAL if self._rewrite else _PIPE):
+            return
+        self._last = now
+        if self._rewrite:
+            width = shutil.get_terminal_size().columns
+            sys.stderr.write(_ERASE + self.line()[: max(width - 1, 1)])
+            sys.stderr.flush()
+            self._shown = True
+        else:
+            say(self.line())
+
+    def say(self, text: str) -> None:
+        """Writes a line of its own."""
+        self.clear()
+        say(text)
+
+    def clear(self) -> None:
+        """Takes the progress off the terminal."""
+        if self._shown:
+            sys.stderr.write(_ERASE)
+            sys.stderr.flush()
+            self._shown = False
+
+    def line(self) -> str:
+        """Rows, rates and remaining time."""
+        over = self.done + self.failed + self.bad
+        seconds = self.seconds
+        parts = [f"{over} rows" if self._total is None else f"{over} of {self._total} rows"]
+        parts += [f"{count} {word}" for count, word in self._trouble() if count]
+        if seconds > 0:
+            parts.append(f"{self._tokens / seconds:.1f} tokens/s")
+            parts.append(f"{over / seconds * 60:.1f} rows/min")
+        if self._total is not None and over and seconds > 0:
+            left = max(self._total - over, 0) * seconds / over
+            parts.append(f"{duration_text(left)} left")
+        return printable(", ".join(parts))
+
+    def _trouble(self) -> list[tuple[int, str]]:
+        return [(self.failed, "failed"), (self.bad, "bad")]
