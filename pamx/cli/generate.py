@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pamx.cli import beams as beam_search
 from pamx.cli import options, stdin
 from pamx.cli.batch import options as batches
 from pamx.cli.batch.choices import Format, Order
@@ -60,6 +61,7 @@ def generate(
     context: options.Context = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    beams: beam_search.Beams = None,
     json: options.Json = False,
     verbose: Annotated[
         bool,
@@ -74,7 +76,7 @@ def generate(
     resume: batches.Resume = False,
     strict: batches.Strict = False,
     max_seqs: batches.MaxSeqs = 16,
-    token_budget: batches.TokenBudget = 512,
+    token_budget: batches.TokenBudget = None,
     priority_field: batches.PriorityField = None,
     n: batches.N = 1,
     no_prefix_cache: batches.NoPrefixCache = False,
@@ -103,6 +105,7 @@ def generate(
     pamx generate --batch prompts.txt -o results.jsonl
     pamx generate --batch requests.jsonl -o results.jsonl --resume --max-seqs 32
     """
+    beam_search.check_usage(ctx, beams)
     batches.check_usage(ctx, batch, output, resume)
     if raw and system is not None:
         raise typer.BadParameter("--raw has no place for a system prompt.", param_hint="--system")
@@ -134,6 +137,9 @@ def generate(
     request: Any = text
     if system is not None:
         request = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+    if beams is not None:
+        beam_search.search(load, label, request, beams, max_tokens, raw, json)
+        return
 
     def start(engine: Engine) -> Iterator[Delta]:
         from pamx.engine import Sampling

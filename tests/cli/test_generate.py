@@ -142,3 +142,15 @@ def _interrupt(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130
     return out, err
+
+
+def test_beams_write_the_best_answer_or_all(run: Run) -> None:
+    question = "What is the capital of France?"
+    done = run("generate", question, "--beams", "2", "--max-tokens", "10", "--json")
+    assert done.returncode == 0, done.stderr
+    best, second = json.loads(done.stdout)["beams"]
+    assert best["score"] >= second["score"]
+    assert "Paris" in best["text"]
+    wrong = run("generate", question, "--beams", "2", "--temp", "1")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "does not go with --beams" in wrong.stderr

@@ -59,9 +59,12 @@ MaxSeqs = Annotated[
     ),
 ]
 TokenBudget = Annotated[
-    int,
+    int | None,
     typer.Option(
-        min=1, metavar="N", help="With --batch: most tokens that one step computes, prompts' too."
+        min=1,
+        metavar="N",
+        help="With --batch: most tokens that one step computes, prompts' too.",
+        show_default="what suits the device",
     ),
 ]
 PriorityField = Annotated[

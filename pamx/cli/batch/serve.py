@@ -57,7 +57,7 @@ class Limits:
     """What the batch engine may use at a time: sequences, tokens a step, a prefix cache."""
 
     max_seqs: int
-    token_budget: int
+    token_budget: int | None
     prefix_cache: bool
 
 
