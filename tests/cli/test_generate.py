@@ -139,7 +139,10 @@ def _long_answer(environment: dict[str, str], *options: str) -> subprocess.Popen
 
 def _interrupt(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    try:
+        out, err = process.communicate(timeout=20)
+    finally:
+        process.kill()  # one that does not end must not run on beside the other tests
     assert process.returncode == 130
     return out, err
 
