@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pamx.engine import Engine as Engine
     from pamx.engine import Sampling as Sampling
     from pamx.engine import load as load
+    from pamx.engine.request import Request as Request
     from pamx.errors import PamxError as PamxError
     from pamx.kv import BlockManager as BlockManager
     from pamx.kv import BlockTable as BlockTable
@@ -39,6 +40,7 @@ _HOME = {
     "PagedModel": "pamx.substitute.paged_model",
     "PagedSequence": "pamx.attention.sequence",
     "PamxError": "pamx.errors",
+    "Request": "pamx.engine.request",
     "Sampling": "pamx.engine",
     "SequenceSlice": "pamx.attention.step",
     "load": "pamx.engine",
