@@ -9,16 +9,20 @@ from __future__ import annotations
 import shutil
 import tempfile
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
+from filelock import FileLock, Timeout
 
 from pamx.kv.pool import BlockPool
 
 Bytes = npt.NDArray[np.uint8]
+
+_PREFIX, _LOCK = "pamx-swap-", "lock"
 
 
 @dataclass
@@ -54,6 +58,7 @@ class SwapSpace:
         self._disk_left = disk_bytes
         self._parent = folder
         self._folder: Path | None = None
+        self._lock: FileLock | None = None
         self._saved: dict[int, _Saved] = {}
         self._reserved: dict[int, bool] = {}  # id -> whether on disk
         self.block_bytes = pool.nbytes // pool.num_blocks
@@ -132,10 +137,17 @@ class SwapSpace:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
     def _file(self, key: int) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="pamx-swap-", dir=self._parent))
+            parent = self._parent or Path(tempfile.gettempdir())
+            _remove_abandoned(parent)
+            self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+            self._lock = FileLock(self._folder / _LOCK)
+            self._lock.acquire()
         return self._folder / f"{key}.kv"
 
     def _disk_has(self, size: int) -> bool:
@@ -144,6 +156,14 @@ class SwapSpace:
             return shutil.disk_usage(place).free - size >= self.free_floor
         except OSError:
             return False
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Removes swap folders whose process was killed: nobody holds their lock any more."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        if (folder / _LOCK).exists():
+            with suppress(Timeout, OSError), FileLock(folder / _LOCK, timeout=0):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _as_bytes(array: mx.array) -> Bytes:
