@@ -1,6 +1,7 @@
 """Greedy tokens of pamx against plain mlx-lm: same float32 model, 20 prompts, 256 tokens each.
 
     python bench/greedy_parity.py [--prompts 20] [--tokens 256] [--workers 2] [--kernel native-cpu]
+                                  [--model FOLDER]
 
 The prompts are pieces, of 1 to 3,000 tokens, of the text that Python's own help is made from.
 Each is answered twice, on mlx-lm's own cache and on pages, by the loaded default model. Where the
@@ -23,7 +24,7 @@ LENGTHS = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 200, 233, 300, 377, 610, 987,
 RESULT = Path(__file__).parent / "results" / "greedy_parity.json"
 
 
-def compare(job: tuple[int, int, str]) -> dict[str, Any]:
+def compare(job: tuple[int, int, str, str | None]) -> dict[str, Any]:
     """Answers one prompt both ways."""
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
@@ -34,8 +35,8 @@ def compare(job: tuple[int, int, str]) -> dict[str, Any]:
     from pamx.engine.steps import decode, prefill, prefill_chunk
     from pamx.substitute.paged_model import PagedModel
 
-    length, tokens, kernel = job
-    loaded = pamx.models.load(progress=False)
+    length, tokens, kernel, name = job
+    loaded = pamx.models.load(name, progress=False)
     prompt = _prompt(loaded.tokenizer, length)
     model = loaded.model
 
@@ -97,17 +98,19 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kernel", default="native-cpu", choices=["native-cpu", "mlx"])
+    parser.add_argument("--model", default=None, help="default: the built-in model")
     args = parser.parse_args()
 
     import pamx.models
     from pamx.native import library
 
-    pamx.models.fetch()
+    folder = pamx.models.fetch(args.model)
     native = library()
     lengths = sorted(LENGTHS[: args.prompts], reverse=True)  # long ones first: workers end together
+    jobs = [(n, args.tokens, args.kernel, args.model) for n in lengths]
     rows = []
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
-        for row in pool.map(compare, [(n, args.tokens, args.kernel) for n in lengths]):
+        for row in pool.map(compare, jobs):
             rows.append(row)
             print(json.dumps(row), flush=True)
     equal = sum(row["equal"] for row in rows)
@@ -119,7 +122,7 @@ def main() -> None:
                 "what": "greedy tokens, pamx on pages against mlx-lm's own cache, float32",
                 "command": f"python bench/greedy_parity.py --prompts {args.prompts} "
                 f"--tokens {args.tokens} --kernel {args.kernel}",
-                "model": "smollm2-135m",
+                "model": folder.name.partition("--")[0],
                 "kernel": args.kernel,
                 "cpu_isa": native.cpu_isa,
                 "build_hash": native.build_hash,
