@@ -17,7 +17,10 @@ chat: install
 test: .venv/dev lint sanitize
 	$(BIN)/python -m pytest
 
-install: .venv/installed
+# One stamp for each kind of installation, so that asking for the other kind installs again.
+KIND := $(if $(PAMX_NO_NATIVE),plain,native)
+
+install: .venv/installed-$(KIND)
 
 .venv/bin/python:
 	@if [ -z "$(PYTHON)" ]; then \
@@ -27,14 +30,15 @@ install: .venv/installed
 		echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; \
 		exit 1; }
 
-.venv/installed: .venv/bin/python $(BUILD_INPUTS)
+.venv/installed-$(KIND): .venv/bin/python $(BUILD_INPUTS)
 	@echo "Installing pamx into .venv ..." >&2
+	@rm -f .venv/installed-* pamx/native/_pamx*.so
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . >&2
 	@touch $@
 
 .venv/dev: .venv/bin/python $(BUILD_INPUTS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch .venv/installed $@
+	@touch .venv/installed-$(KIND) $@
 
 # ---- checks, all part of `make test` --------------------------------------------------------
 

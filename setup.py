@@ -62,8 +62,16 @@ def build_hash() -> str:
 class BuildNative(build_ext):
     """Generates cffi's wrapper, gives each language its flags, and explains what is missing."""
 
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.in_tree = bool(self.inplace)  # run() clears it while it builds
+
     def build_extension(self, ext: Extension) -> None:
         self.check_tools()
+        if self.in_tree or self.editable_mode:
+            # In the source tree the relative path leads nowhere; this is where mlx will be.
+            here = Path(sysconfig.get_paths()["purelib"]) / "mlx" / "lib"
+            ext.extra_link_args = [*ext.extra_link_args, f"-Wl,-rpath,{here}"]
         ext.sources = [self.wrapper(), *(str(p.relative_to(ROOT)) for p in sources())]
         compile_one = self.compiler._compile
 
@@ -103,10 +111,14 @@ class BuildNative(build_ext):
 
     def check_tools(self) -> None:
         without = "PAMX_NO_NATIVE=1 installs without the native library, slower."
-        compiler = (os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++").split()[0]
-        if not (shutil.which(compiler) or shutil.which("c++")):
-            install = "xcode-select --install" if MACOS else "apt install g++ (or your system's)"
-            fail(f"no C++ compiler was found (looked for {compiler}).", f"{install}. {without}")
+        install = "xcode-select --install" if MACOS else "apt install g++ (or your system's)"
+        for variable, language in (("CC", "C"), ("CXX", "C++")):
+            wanted = os.environ.get(variable) or sysconfig.get_config_var(variable) or ""
+            if wanted and not shutil.which(wanted.split()[0]):
+                fail(
+                    f"no {language} compiler was found (looked for {wanted.split()[0]}).",
+                    f"{install}, or set {variable} to yours. {without}",
+                )
         if not (Path(sysconfig.get_paths()["include"]) / "Python.h").exists():
             fail(
                 f"the headers of Python {sys.version_info.major}.{sys.version_info.minor} "

@@ -7,6 +7,7 @@ needed here.
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import warnings
@@ -14,6 +15,8 @@ import warnings
 
 def _import() -> None:
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    # Its warning about a text that is longer than the context comes beside our own error.
+    logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)
     set_limit = resource.setrlimit
     resource.setrlimit = lambda *_: None
     try:

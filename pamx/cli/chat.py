@@ -53,7 +53,7 @@ def chat(
         from pamx.engine import Sampling
 
         sampling = Sampling(temperature, top_p, top_k, min_p, seed)
-        return session.ask(text, max_tokens=max_tokens, sampling=sampling)
+        return session.ask(text, max_tokens=max_tokens or options.LONGEST_ANSWER, sampling=sampling)
 
     def start() -> Conversation:
         return Conversation(EngineThread(load, label), ask, system)

@@ -117,7 +117,7 @@ def generate(
 
     if batch is not None:
         own = Options(
-            max_tokens=max_tokens,
+            max_tokens=max_tokens or options.LONGEST_ANSWER,
             n=n,
             stop=tuple(stop or ()),
             temperature=temperature,
@@ -146,7 +146,11 @@ def generate(
 
         sampling = Sampling(temperature, top_p, top_k, min_p, seed)
         return engine.stream(
-            request, max_tokens=max_tokens, sampling=sampling, stop=tuple(stop or ()), raw=raw
+            request,
+            max_tokens=max_tokens or options.LONGEST_ANSWER,
+            sampling=sampling,
+            stop=tuple(stop or ()),
+            raw=raw,
         )
 
     with EngineThread(load, label) as thread:

@@ -52,6 +52,9 @@ def positive(value: float) -> float:
     return value
 
 
+# A small model can go round in circles for ever; nobody asks for more without knowing.
+LONGEST_ANSWER = 1024
+
 MODEL_HELP = "Built-in model, Hub repository (org/name[@revision]), model folder or .gguf file."
 _BUILT_IN = "the built-in model"
 
@@ -89,7 +92,7 @@ MaxTokens = Annotated[
         min=1,
         metavar="N",
         help="Longest answer, in tokens.",
-        show_default="what the context leaves",
+        show_default=str(LONGEST_ANSWER),
     ),
 ]
 Temperature = Annotated[

@@ -63,7 +63,7 @@ class Engine:
         self.model = loaded.model
         self.tokenizer: Any = loaded.tokenizer
         self._vocabulary: int | None = loaded.config.get("vocab_size")
-        trained = _trained_context(loaded.config)
+        self._trained = trained = _trained_context(loaded.config)
         if context is not None and trained is not None and context > trained:
             raise RequestError(
                 f"A context of {context:,} tokens is more than the {trained:,} that "
@@ -273,7 +273,9 @@ class Engine:
             raise RequestError(
                 f"The prompt is {len(prompt):,} tokens long, and the context is "
                 f"{self.context:,} tokens, the answer included.",
-                "Shorten it, or ask for a larger context.",
+                "Shorten it, or ask for a larger context."
+                if self._trained is None or self.context < self._trained
+                else "Shorten it, or take a model that was made for longer ones.",
             )
 
     def answer(

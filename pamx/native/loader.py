@@ -60,6 +60,12 @@ def _load() -> Library:
             "The native library is switched off by PAMX_DISABLE_NATIVE.",
             "Unset PAMX_DISABLE_NATIVE to use it.",
         )
+    wanted = os.environ.get("PAMX_CPU_ISA", "")
+    if wanted not in ("", "avx2", "portable"):
+        raise NativeError(
+            f"PAMX_CPU_ISA is {wanted!r}; there are kernels for avx2 and portable.",
+            "Correct or unset it.",
+        )
     _preload_libmlx()
     try:
         module = importlib.import_module("pamx.native._pamx")

@@ -34,6 +34,7 @@ def run(code: str, **env: str) -> str:
     [
         "from pamx.native import library as l; l(); import mlx.core as m; print(m.ones(1).item())",
         "import mlx.core as m; from pamx.native import library as l; l(); print(m.ones(1).item())",
+        "import pamx.native._pamx; import mlx.core as m; print(m.ones(1).item())",
     ],
 )
 def test_loads_before_and_after_mlx(code: str) -> None:
@@ -75,6 +76,12 @@ def test_thread_count_comes_from_the_environment_or_the_machine() -> None:
     assert run(code, PAMX_NUM_THREADS="") == str(usable_cpus())
     wrong = "from pamx.native import library\ntry: library()\nexcept Exception as e: print(e)"
     assert "PAMX_NUM_THREADS is 'many'" in run(wrong, PAMX_NUM_THREADS="many")
+
+
+def test_a_wrong_setting_is_said_and_not_ignored() -> None:
+    code = "from pamx.attention.backend import choose_backend as c; b = c(); print(b.name, b.reason)"
+    said = run(code, PAMX_CPU_ISA="sse9")
+    assert said == "mlx PAMX_CPU_ISA is 'sse9'; there are kernels for avx2 and portable."
 
 
 def test_a_forked_child_gets_threads_of_its_own() -> None:

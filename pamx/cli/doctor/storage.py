@@ -59,7 +59,7 @@ def check_hub() -> Row:
         "token": token,
     }
     message = (
-        f"{constants.ENDPOINT}, {'offline mode' if offline else 'online'}, "
+        f"{constants.ENDPOINT}, {'offline mode' if offline else 'not contacted'}, "
         f"{'with a' if token else 'no'} token, HF_HOME {constants.HF_HOME}."
     )
     return Row("hub", "ok", message, value)
