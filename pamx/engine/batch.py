@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import mlx.core as mx
 
 from pamx.attention.step import Packing, SequenceSlice, Step
+from pamx.closing import Closing
 from pamx.engine.completion import Completion, FinishReason
 from pamx.engine.request import Request
 from pamx.engine.sampling import Sampler, adjust, make_sampler
@@ -129,7 +129,7 @@ class _Totals:
     gaps: list[float] = field(default_factory=list)
 
 
-class BatchEngine:
+class BatchEngine(Closing):
     """Answers many requests over one model's pages; make one with `Engine.batch`.
 
     Args:
@@ -476,17 +476,6 @@ class BatchEngine:
         if self._index is not None:
             self._index.clear()
         self._swap.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _logprobs(logits: mx.array, token: mx.array, count: int) -> tuple[mx.array, mx.array, mx.array]:

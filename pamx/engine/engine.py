@@ -6,11 +6,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pamx.models as models
 from pamx.attention.placeholders import UnsupportedAttentionError
+from pamx.closing import Closing
 from pamx.engine.admission_record import recall_admission, remember_admission
 from pamx.engine.batch import BatchEngine
 from pamx.engine.beam import Beam, beam_search
@@ -43,7 +43,7 @@ class AttentionStatus:
     reason: str
 
 
-class Engine:
+class Engine(Closing):
     """A model, its pages, and what answers requests with them.
 
     Make one with `pamx.load`. Closing it restores the mlx-lm model.
@@ -338,17 +338,6 @@ class Engine:
         """Restores the mlx-lm model. Idempotent."""
         if self._paged is not None:
             self._paged.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def load(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 
@@ -13,6 +10,7 @@ from pamx.attention.cache import PagedKVCache, StepState
 from pamx.attention.placeholders import Placeholders
 from pamx.attention.sequence import PagedSequence
 from pamx.attention.step import Packing, Step
+from pamx.closing import Closing
 from pamx.errors import RequestError
 from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
@@ -24,7 +22,7 @@ from pamx.substitute.geometry import discover_geometry
 from pamx.substitute.output import RowSelector, substitute_output
 
 
-class PagedModel:
+class PagedModel(Closing):
     """Enables paged attention on an mlx-lm model that is already loaded.
 
     The model's own attention calls are routed to pages while this object is open; closing it
@@ -125,17 +123,6 @@ class PagedModel:
         self._placeholders.close()
         self._undo_output()
         self._undo_attention()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _pool_tokens(layers: list[LayerGeometry], wanted: int | None, max_context: int | None) -> int:
