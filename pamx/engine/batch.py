@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,9 @@ from pamx.kv.block_table import BlockTable
 from pamx.kv.prefix_index import PrefixIndex
 from pamx.kv.swap import SwapSpace
 from pamx.substitute.paged_model import PagedModel
+
+
+_GAPS_KEPT = 100_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class BatchStats:
         peak_blocks: Most blocks in use at a time, cached ones included.
         num_blocks: Blocks in the pool.
         steps: Steps run.
-        gaps: Seconds between tokens of one answer, all answers together.
+        gaps: Seconds between tokens of one answer, all answers together: the latest 100,000.
     """
 
     prompt_tokens: int
@@ -126,7 +130,7 @@ class _Running:
 class _Totals:
     completion_tokens: int = 0
     steps: int = 0
-    gaps: list[float] = field(default_factory=list)
+    gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS_KEPT))
 
 
 class BatchEngine(Closing):

@@ -79,7 +79,7 @@ def test_thread_count_comes_from_the_environment_or_the_machine() -> None:
 
 
 def test_a_wrong_setting_is_said_and_not_ignored() -> None:
-    code = "from pamx.attention.backend import choose_backend as c; b = c(); print(b.name, b.reason)"
+    code = "from pamx.attention.backend import choose_backend as c; print(c().name, c().reason)"
     said = run(code, PAMX_CPU_ISA="sse9")
     assert said == "mlx PAMX_CPU_ISA is 'sse9'; there are kernels for avx2 and portable."
 
