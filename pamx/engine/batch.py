@@ -33,7 +33,6 @@ from pamx.kv.prefix_index import PrefixIndex
 from pamx.kv.swap import SwapSpace
 from pamx.substitute.paged_model import PagedModel
 
-
 _GAPS_KEPT = 100_000
 
 
