@@ -27,7 +27,7 @@ from pamx.engine.sequence import Sequence, Status
 from pamx.engine.steps import CLEAR_EVERY, not_numbers, prefill_chunk
 from pamx.engine.swap_policy import SwapPolicy
 from pamx.engine.text import TextStream
-from pamx.errors import PamxError, RequestError
+from pamx.errors import OutOfBlocksError, PamxError, RequestError
 from pamx.kv.block_table import BlockTable
 from pamx.kv.prefix_index import PrefixIndex
 from pamx.kv.swap import SwapSpace
@@ -249,10 +249,25 @@ class BatchEngine(Closing):
         if self._running is not None and not self._can_look_ahead():
             outputs += self._settle()
         plan = self._scheduler.schedule()
+        if self._running is None and self._scheduler.is_stuck(plan):
+            outputs.append(self._give_up(self._scheduler.first_in_line))
         queued = self._launch(plan) if plan.chunks or plan.swap_out or plan.swap_in else None
         outputs += self._settle()
         self._running = queued
         return outputs
+
+    def _give_up(self, sequence: Sequence) -> Output:
+        """Ends an answer that cannot have pages because others than this engine hold them."""
+        manager = self._paged.manager
+        needed = manager.blocks_for(sequence.length)
+        error = OutOfBlocksError(
+            f"The request needs {needed} blocks of {manager.block_size} tokens now, and "
+            f"{manager.num_free} of {manager.num_blocks} are free: conversations or other batches "
+            "on this model hold the rest.",
+            "Close them, or load the model with a larger context.",
+        )
+        end = self._end(self._answers[sequence], "cancelled")
+        return replace(end, completion=None, error=error)
 
     def _can_look_ahead(self) -> bool:
         """Whether the next step can be queued without knowing this one's tokens."""

@@ -107,6 +107,19 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self.running or self.waiting)
 
+    @property
+    def first_in_line(self) -> Sequence:
+        """The best-ranked of those that wait."""
+        return min(self.waiting, key=self._rank)
+
+    def is_stuck(self, plan: Plan) -> bool:
+        """Whether this plan, and any later one, is empty because others hold the pages.
+
+        Among its own sequences the scheduler always finds pages for the best-ranked one.
+        """
+        idle = not (plan.chunks or plan.swap_in or plan.preempted or self.running)
+        return idle and any(not sequence.complete for sequence in self.waiting)
+
     def add(self, sequence: Sequence) -> None:
         """Puts a sequence in line.
 

@@ -284,6 +284,28 @@ def test_cancelling_frees_pages_and_reports_what_there_is(
     assert paged.manager.num_used == 0, "closing ends what is left"
 
 
+def test_pages_that_somebody_else_holds_are_an_error_and_no_hang(
+    tokenizer: TokenizerWrapper,
+) -> None:
+    model = families.make("llama", vocab_size=VOCABULARY)
+    with PagedModel(model, context=128) as paged:
+        other = paged.sequence()
+        mx.eval(model(mx.array([[5] * 100]), cache=other.caches))
+        with BatchEngine(paged, tokenizer, 4096) as batch:
+            batch.submit(Request("large", [5] * 60, max_tokens=4))
+            batch.submit(Request("small", [6] * 3, max_tokens=4))
+            outputs = []
+            for _ in range(50):
+                outputs += batch.step()
+            assert not batch.has_work
+        errors = {o.request_id: str(o.error) for o in outputs if o.error}
+        assert list(errors) == ["large"]
+        assert "needs 4 blocks of 16 tokens now" in errors["large"]
+        assert [o.request_id for o in outputs if o.completion] == ["small"]
+        other.close()
+        assert paged.manager.num_used == 0
+
+
 def test_logprobs_are_those_of_the_model(paged: PagedModel, tokenizer: TokenizerWrapper) -> None:
     request = Request("x", [5, 6, 7], max_tokens=3, sampling=Sampling(logprobs=4))
     with BatchEngine(paged, tokenizer, 4096) as batch:
