@@ -9,7 +9,6 @@
 
 #if defined(__APPLE__)
 #include <mach/mach.h>
-#include <mach/mach_vm.h>
 #else
 #include <sys/uio.h>
 #include <unistd.h>
@@ -41,9 +40,9 @@ InstanceHeader header_of(const char* object) {
 // Copies memory that may not be mapped; false instead of a fault.
 bool safe_read(const void* from, void* to, size_t bytes) {
 #if defined(__APPLE__)
-  mach_vm_size_t got = 0;
-  return mach_vm_read_overwrite(mach_task_self(), reinterpret_cast<mach_vm_address_t>(from), bytes,
-                                reinterpret_cast<mach_vm_address_t>(to), &got) == KERN_SUCCESS &&
+  vm_size_t got = 0;
+  return vm_read_overwrite(mach_task_self(), reinterpret_cast<vm_address_t>(from), bytes,
+                           reinterpret_cast<vm_address_t>(to), &got) == KERN_SUCCESS &&
          got == bytes;
 #else
   iovec local{to, bytes};
