@@ -20,6 +20,7 @@ import mlx.core as mx
 from pamx.attention.step import Packing, SequenceSlice, Step
 from pamx.closing import Closing
 from pamx.engine.completion import Completion, FinishReason
+from pamx.engine.prompt import check_ids
 from pamx.engine.request import Request
 from pamx.engine.sampling import Sampler, adjust, make_sampler
 from pamx.engine.scheduler import Chunk, Plan, Scheduler
@@ -139,6 +140,7 @@ class BatchEngine(Closing):
         paged: The model on its pages.
         tokenizer: mlx-lm's tokenizer wrapper.
         context: Tokens that a prompt and its answer may have together.
+        vocabulary: Token ids that the model knows, to check prompts against; None: unchecked.
         fingerprint: Identifies the model, for the prefix cache.
         max_seqs: Most sequences with pages at a time.
         token_budget: Most tokens in a step; None: what suits the device, and no less than
@@ -156,6 +158,7 @@ class BatchEngine(Closing):
         tokenizer: Any,
         context: int,
         *,
+        vocabulary: int | None = None,
         fingerprint: str = "",
         max_seqs: int = 16,
         token_budget: int | None = None,
@@ -168,9 +171,13 @@ class BatchEngine(Closing):
         self._paged = paged
         self._tokenizer = tokenizer
         self._context = context
+        self._vocabulary = vocabulary
+        self._closed = False
         self._swap = SwapSpace(paged.pool, swap_ram, swap_disk, swap_folder)
         self._policy = SwapPolicy(self._swap)
         self._index = PrefixIndex(paged.manager, fingerprint) if prefix_cache else None
+        if self._index is not None:
+            paged.manager.add_reclaimer(self._index.evict)
         self._scheduler = Scheduler(
             paged.manager,
             self._index,
@@ -197,6 +204,9 @@ class BatchEngine(Closing):
             raise RequestError(
                 f"There is an unfinished request with the id {request.id!r} already."
             )
+        if self._closed:
+            raise RequestError("This batch is closed.", "Start another one.")
+        check_ids(request.prompt, self._vocabulary)
         limit = self._context - len(request.prompt)
         if limit < 1:
             raise RequestError(
@@ -310,11 +320,13 @@ class BatchEngine(Closing):
     def _move_pages(self, plan: Plan) -> None:
         for sequence, blocks in plan.swap_out:
             self._swap.save(sequence.id, blocks)
+        # Copies first, in the order in which they were planned: a block that one of them reads may
+        # have been given away since, to a later copy or to a sequence that is restored.
+        for chunk in plan.chunks:
+            self._paged.pool.copy(chunk.copies)
         for sequence, blocks in plan.swap_in:
             if not self._swap.restore(sequence.id, blocks):
                 self._recompute(sequence, blocks)
-        for chunk in plan.chunks:
-            self._paged.pool.copy(chunk.copies)
 
     def _recompute(self, sequence: Sequence, blocks: list[int]) -> None:
         """Fills pages whose swapped contents were lost, from the tokens."""
@@ -491,8 +503,10 @@ class BatchEngine(Closing):
         for answer in list(self._answers.values()):
             self._end(answer, "cancelled")
         self._closed_out.clear()
-        if self._index is not None:
+        if self._index is not None and not self._closed:
+            self._paged.manager.remove_reclaimer(self._index.evict)
             self._index.clear()
+        self._closed = True
         self._swap.close()
 
 

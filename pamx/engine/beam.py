@@ -67,6 +67,8 @@ def beam_search(
     """
     if not 1 <= beams <= MOST_BEAMS:
         raise RequestError(f"beams is {beams}; it must be from 1 to {MOST_BEAMS}.")
+    if not 0 <= length_penalty <= 10:
+        raise RequestError(f"length_penalty is {length_penalty}; it must be from 0 to 10.")
     if max_tokens < 1:
         raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1.")
     first = _Open(BlockTable(paged.manager), [], 0.0)

@@ -180,6 +180,7 @@ class Engine(Closing):
             self._paged,
             self.tokenizer,
             self.context,
+            vocabulary=self._vocabulary or len(self.tokenizer),
             fingerprint=str(self.path),
             max_seqs=max_seqs,
             token_budget=token_budget,

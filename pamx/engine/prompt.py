@@ -49,14 +49,17 @@ def prompt_tokens(
         raise RequestError("The prompt is empty.", "Write something for the model to answer.")
     if isinstance(prompt[0], int):
         ids = [int(t) for t in prompt]  # type: ignore[arg-type]
-        top = vocabulary or len(tokenizer)
-        wrong = [t for t in ids if not 0 <= t < top]
-        if wrong:
-            raise RequestError(
-                f"Token id {wrong[0]} is not in the model's vocabulary of {top} tokens."
-            )
+        check_ids(ids, vocabulary or len(tokenizer))
         return ids
     return _render(tokenizer, list(prompt))  # type: ignore[arg-type]
+
+
+def check_ids(ids: Sequence[int], vocabulary: int | None) -> None:
+    """Raises RequestError for the first id that is not in a vocabulary of this size."""
+    wrong = next((t for t in ids if t < 0 or (vocabulary is not None and t >= vocabulary)), None)
+    if wrong is not None:
+        size = "" if vocabulary is None else f" of {vocabulary} tokens"
+        raise RequestError(f"Token id {wrong} is not in the model's vocabulary{size}.")
 
 
 def _check_text(text: str) -> None:

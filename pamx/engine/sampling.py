@@ -58,7 +58,12 @@ class Sampling:
             ("top_k", self.top_k, "0 or more", self.top_k >= 0),
             ("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1),
             ("seed", self.seed, "0 to 2^64 - 1", self.seed is None or 0 <= self.seed < 2**64),
-            ("repetition_penalty", self.repetition_penalty, "above 0", self.repetition_penalty > 0),
+            (
+                "repetition_penalty",
+                self.repetition_penalty,
+                "from 0.01 to 100",
+                0.01 <= self.repetition_penalty <= 100,
+            ),
             ("presence_penalty", self.presence_penalty, "a finite number", True),
             ("frequency_penalty", self.frequency_penalty, "a finite number", True),
             ("logprobs", self.logprobs, "from 0 to 20", logprobs_good),
@@ -78,6 +83,9 @@ class Sampling:
 
 # A temperature below this is none: the division would overflow, and one token has all the weight.
 _COLDEST = 1e-5
+
+# A bias that outweighs every logit; more would only leave the range of 16-bit numbers.
+_STRONGEST = 1e4
 
 # (logits [1, vocabulary], index of the new token) -> [1]
 Sampler = Callable[[mx.array, int], mx.array]
@@ -144,7 +152,7 @@ def adjust(
     for token, count in Counter(answer).items():
         change[token] -= sampling.presence_penalty + sampling.frequency_penalty * count  # type: ignore[assignment]
     for token, bias in sampling.logit_bias.items():
-        change[token] += bias  # type: ignore[assignment]
+        change[token] += min(bias, _STRONGEST)  # type: ignore[assignment]
     for token in banned:
         change[token] = -math.inf  # type: ignore[assignment]
     change = Counter({t: c for t, c in change.items() if c and 0 <= t < size})

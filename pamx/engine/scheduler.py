@@ -42,8 +42,8 @@ class Chunk:
 
 @dataclass(eq=False)
 class Plan:
-    """One step. The executor saves `swap_out`, restores `swap_in`, makes the chunks' copies, and
-    only then runs the model: pages named here may have had another owner a moment ago."""
+    """One step. The executor saves `swap_out`, makes the chunks' copies in their order, restores
+    `swap_in`, and only then runs the model: what one of these reads, a later one may overwrite."""
 
     chunks: list[Chunk] = field(default_factory=list)
     swap_out: list[tuple[Sequence, list[int]]] = field(default_factory=list)

@@ -7,7 +7,7 @@ layer's pool; the pools themselves are in `pamx.kv.pool`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from pamx.errors import OutOfBlocksError
 
@@ -32,6 +32,7 @@ class BlockManager:
         # A stack: the block freed last is the one whose memory is still warm.
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
+        self._reclaimers: list[Callable[[int], int]] = []
 
     @property
     def num_free(self) -> int:
@@ -57,6 +58,9 @@ class BlockManager:
         """
         if count < 0:
             raise ValueError(f"cannot allocate {count} blocks")
+        for reclaim in self._reclaimers:
+            if count > len(self._free):
+                reclaim(count - len(self._free))
         if count > len(self._free):
             raise OutOfBlocksError(
                 f"{count} more blocks of {self.block_size} tokens are needed, and "
@@ -69,6 +73,13 @@ class BlockManager:
         for block in taken:
             self._references[block] = 1
         return taken
+
+    def add_reclaimer(self, reclaim: Callable[[int], int]) -> None:
+        """Before an allocation fails, asks `reclaim` to release that many blocks, if it can."""
+        self._reclaimers.append(reclaim)
+
+    def remove_reclaimer(self, reclaim: Callable[[int], int]) -> None:
+        self._reclaimers.remove(reclaim)
 
     def retain(self, blocks: Iterable[int]) -> None:
         """Adds one reference to each of `blocks`, which must be in use."""

@@ -107,6 +107,8 @@ class SwapSpace:
         if data is None or not intact:
             return False
         ids = mx.array(blocks)
+        # Settled first: writing into a pool that is still to be computed would copy it.
+        mx.eval([(layer.keys, layer.values) for layer in self._pool.layers])
         start = 0
         for layer in self._pool.layers:
             for name in ("keys", "values"):

@@ -17,9 +17,10 @@ from mlx_lm.tokenizer_utils import load as load_tokenizer
 from pamx.engine.batch import BatchEngine, Output
 from pamx.engine.request import Request
 from pamx.engine.sampling import Sampling
-from pamx.engine.scheduler import Plan, Scheduler
+from pamx.engine.scheduler import Chunk, Plan, Scheduler
 from pamx.engine.sequence import Sequence
 from pamx.errors import RequestError
+from pamx.kv import BlockCopy, BlockTable
 from pamx.substitute.admission import Admission
 from pamx.substitute.paged_model import PagedModel
 
@@ -304,6 +305,53 @@ def test_pages_that_somebody_else_holds_are_an_error_and_no_hang(
         assert [o.request_id for o in outputs if o.completion] == ["small"]
         other.close()
         assert paged.manager.num_used == 0
+
+
+def test_a_copy_reads_its_block_before_a_restored_sequence_gets_it(
+    tokenizer: TokenizerWrapper,
+) -> None:
+    """A fork's block may be given away in the very round in which the copy is planned."""
+    model = families.make("llama", vocab_size=VOCABULARY)
+    with (
+        PagedModel(model, context=64, block_size=8) as paged,
+        BatchEngine(paged, tokenizer, 64, swap_ram=1 << 20) as batch,
+    ):
+        layer = paged.pool.layers[0]
+        for block in range(8):
+            layer.keys[block] = float(block)
+        mx.eval(layer.keys)
+        sequence, other = (Sequence(i, [1] * 8, 8, 9, BlockTable(paged.manager)) for i in range(2))
+        assert batch._swap.reserve(0, 1)
+        batch._swap.save(0, [7])
+        plan = Plan(
+            chunks=[Chunk(other, 0, 1, False, [BlockCopy(3, 5), BlockCopy(6, 3)])],
+            swap_in=[(sequence, [6])],
+        )
+        batch._move_pages(plan)
+        assert [layer.keys[b].max().item() for b in (5, 3, 6)] == [3, 6, 7]
+
+
+def test_cached_blocks_that_nobody_uses_give_way_to_others(tokenizer: TokenizerWrapper) -> None:
+    model = families.make("llama", vocab_size=VOCABULARY)
+    with PagedModel(model, context=128) as paged, BatchEngine(paged, tokenizer, 128) as batch:
+        batch.submit(Request("x", [5] * 100, max_tokens=4))
+        while batch.has_work:
+            batch.step()
+        assert paged.manager.num_free <= 2
+        sequence = paged.sequence()
+        mx.eval(model(mx.array([[7] * 120]), cache=sequence.caches))
+        sequence.close()
+
+
+def test_nothing_is_accepted_after_the_end(paged: PagedModel, tokenizer: TokenizerWrapper) -> None:
+    batch = BatchEngine(paged, tokenizer, 4096, vocabulary=VOCABULARY)
+    for wrong in (-4, VOCABULARY):
+        with pytest.raises(RequestError, match=f"Token id {wrong} is not in the model's"):
+            batch.submit(Request("x", [5, wrong]))
+    batch.close()
+    batch.close()
+    with pytest.raises(RequestError, match="This batch is closed"):
+        batch.submit(Request("x", [5]))
 
 
 def test_logprobs_are_those_of_the_model(paged: PagedModel, tokenizer: TokenizerWrapper) -> None:

@@ -62,6 +62,8 @@ def test_bias_penalties_and_bans() -> None:
     assert best(plain, [], [], {0, 1}) == 2
     assert best(Sampling(logit_bias={3: 9.0}), [], [], set()) == 3
     assert best(Sampling(logit_bias={0: -100.0}), [], [], set()) == 1
+    always = Sampling(temperature=1.0, seed=1, logit_bias={4: float("inf")})
+    assert int(make_sampler(always)(adjust(LOGITS, always, [], []), 0)) == 4
     assert best(Sampling(presence_penalty=0.5), [], [0, 0, 0], set()) == 1
     assert best(Sampling(presence_penalty=0.5), [0, 0, 0], [], set()) == 0  # the answer counts
     assert best(Sampling(frequency_penalty=0.2), [], [0], set()) == 0
@@ -108,6 +110,7 @@ def test_no_seed_draws_anew() -> None:
         ({"seed": -1}, "seed is -1"),
         ({"seed": 2**64}, "seed is"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty is 1e-300"),
         ({"presence_penalty": float("nan")}, "presence_penalty is nan"),
         ({"logprobs": 21}, "logprobs is 21"),
         ({"logit_bias": {3: float("nan")}}, "logit_bias of token 3"),

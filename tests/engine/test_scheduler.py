@@ -48,16 +48,16 @@ class Device:
             self.swapped[sequence.id] = [
                 {i: h for i in range(size) if (h := self.slots.get((b, i)))} for b in blocks
             ]
-        self._wipe_free_blocks(plan)
-        for sequence, blocks in plan.swap_in:
-            for block, saved in zip(blocks, self.swapped.pop(sequence.id), strict=True):
-                for i, history in saved.items():
-                    self.slots[block, i] = history
         for chunk in plan.chunks:
             for copy in chunk.copies:
                 for i in range(size):
                     if (copy.source, i) in self.slots:
                         self.slots[copy.target, i] = self.slots[copy.source, i]
+        self._wipe_free_blocks(plan)
+        for sequence, blocks in plan.swap_in:
+            for block, saved in zip(blocks, self.swapped.pop(sequence.id), strict=True):
+                for i, history in saved.items():
+                    self.slots[block, i] = history
         writers: dict[int, Sequence] = {}
         sampled = []
         for chunk in plan.chunks:

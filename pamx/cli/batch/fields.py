@@ -68,9 +68,12 @@ class _Unfit(Exception):  # noqa: N818
 
 
 def _number(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
-        raise _Unfit("a finite number")
-    return float(value)
+    try:
+        if type(value) in (int, float) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # a whole number past every float
+        pass
+    raise _Unfit("a finite number")
 
 
 def _texts(value: Any) -> tuple[str, ...]:
