@@ -21,9 +21,6 @@ from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockCopy
 from pamx.kv.prefix_index import Key, PrefixIndex
 
-# Rounds of waiting that weigh as much as one step of priority.
-AGEING_ROUNDS = 200
-
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
@@ -81,6 +78,7 @@ class Scheduler:
         token_budget: Most tokens in a step.
         max_seqs: Most sequences with pages at a time.
         prefer_swap: Cost model of preemption; None: always compute again.
+        ageing_rounds: Rounds of waiting that weigh as much as one step of priority.
     """
 
     def __init__(
@@ -91,6 +89,7 @@ class Scheduler:
         token_budget: int = 512,
         max_seqs: int = 16,
         prefer_swap: PreferSwap | None = None,
+        ageing_rounds: int = 200,
     ) -> None:
         if token_budget < 1 or max_seqs < 1:
             raise RequestError("The token budget and the number of sequences must be at least 1.")
@@ -102,6 +101,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []  # WAITING and SWAPPED
         self._prefer_swap = prefer_swap
+        self._ageing_rounds = ageing_rounds
+        self._highest_priority = 0
 
     @property
     def has_work(self) -> bool:
@@ -135,6 +136,7 @@ class Scheduler:
                 "Shorten the prompt, ask for fewer tokens, or give the pool a larger context.",
             )
         sequence.status = Status.WAITING
+        self._highest_priority = max(self._highest_priority, sequence.priority)
         self.waiting.append(sequence)
 
     def fork(self, sequence: Sequence, child: Sequence) -> None:
@@ -188,8 +190,14 @@ class Scheduler:
         return plan
 
     def _rank(self, sequence: Sequence) -> tuple[int, int]:
-        """Smaller is better."""
-        return -(sequence.priority + sequence.waited // AGEING_ROUNDS), sequence.arrival
+        """Smaller is better.
+
+        Waiting lifts a sequence to one class above the highest priority, and no further: there,
+        arrival decides for good, so that two cannot overtake each other for ever.
+        """
+        most = self._highest_priority - sequence.priority + 1
+        lift = min(sequence.waited // self._ageing_rounds, most)
+        return -(sequence.priority + lift), sequence.arrival
 
     def _continue(self, sequence: Sequence, plan: Plan) -> None:
         """Gives a running sequence its part of the step, preempting worse ones if it must."""

@@ -39,6 +39,7 @@ class Device:
     swapped: dict[int, list[dict[int, History]]] = field(default_factory=dict)
     in_flight: list[tuple[Sequence, History]] = field(default_factory=list)
     unknown: dict[Sequence, int] = field(default_factory=dict)
+    children: dict[Sequence, list[Sequence]] = field(default_factory=dict)
     largest_step: int = 0
     most_running: int = 0
 
@@ -77,7 +78,12 @@ class Device:
                 where = blocks[position // size], position % size
                 assert self.slots.get(where) == tuple(tokens[: position + 1]), "a foreign page"
             if chunk.samples:
-                sampled.append((sequence, tuple(tokens[:end])))
+                history = tuple(tokens[:end])
+                sampled.append((sequence, history))
+                for child in self.children.pop(sequence, []):
+                    self.scheduler.fork(sequence, child)
+                    child.in_flight += 1
+                    sampled.append((child, history))
         for chunk in plan.chunks:
             for block in chunk.sequence.table.blocks:
                 assert writers.get(block, chunk.sequence) is chunk.sequence, "read while written"
@@ -154,6 +160,7 @@ def test_every_request_ends_with_its_own_tokens_and_no_page_is_lost(
         index,
         token_budget=budget,
         max_seqs=max_seqs,
+        ageing_rounds=rng.choice([2, 200]),
         prefer_swap=lambda _: swap == "always" or (swap == "sometimes" and rng.random() < 0.5),
     )
     device = Device(scheduler, lookahead)
@@ -175,9 +182,26 @@ def test_every_request_ends_with_its_own_tokens_and_no_page_is_lost(
             number,
         )
         expected[sequence] = alone(prompt, max_len)
+        if rng.random() < 0.3:  # further samples of the same prompt, on its pages
+            device.children[sequence] = [
+                Sequence(
+                    1000 * (number + 1) + i,
+                    list(prompt),
+                    len(prompt),
+                    max_len,
+                    BlockTable(manager),
+                    sequence.priority,
+                    number,
+                )
+                for i in range(rng.randint(1, 3))
+            ]
+            for child in device.children[sequence]:
+                expected[child] = expected[sequence]
+                sequences.append(child)
         todo.append((rng.randint(0, 30), sequence))
         sequences.append(sequence)
-    cancelled = set(rng.sample(sequences, rng.choice([0, 0, 1, min(2, requests)])))
+    single = [s for _, s in todo if s not in device.children]
+    cancelled = set(rng.sample(single, min(len(single), rng.choice([0, 0, 1, 2]))))
     rounds = 0
     while todo or scheduler.has_work or device.in_flight:
         for arrival, sequence in list(todo):
