@@ -86,7 +86,8 @@ def generate(
 
     The answer goes to standard output as it comes. Ctrl-C ends it; what has been written stays,
     and the exit status is 130. With --json nothing is written before the end: then one object
-    with the text, why it ended, token counts, timing, and which kernel computed attention.
+    with the text, why it ended, token counts, timing, and which kernel computed attention (with
+    --beams: all answers and their scores).
 
     \b
     pamx generate "Name three rivers."
@@ -99,7 +100,9 @@ def generate(
     row names none), text, finish_reason, usage, timing and error; OpenAI rows get a response, as
     that API writes it. A bad line is reported and has no result, and the others go on. After a
     kill, --resume computes only rows that have no result in --output; a result with an error is
-    one: delete its line to try again. Exit status 1: some row was bad or failed.
+    one: delete its line to try again. A result's fingerprint stands for the prompt, the options and
+    the model: --resume refuses a row that has changed since. Exit status 1: some row was bad or
+    failed.
 
     \b
     pamx generate --batch prompts.txt -o results.jsonl
@@ -116,6 +119,8 @@ def generate(
         return load_engine(model, revision, trust_remote_code, context)
 
     if batch is not None:
+        if n > 1 and temperature == 0 and not quiet:
+            note("With --temp 0 all answers to a row are the same.")
         own = Options(
             max_tokens=max_tokens or options.LONGEST_ANSWER,
             n=n,
