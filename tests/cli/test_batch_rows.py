@@ -235,3 +235,12 @@ def test_fingerprints_tell_requests_apart() -> None:
     }
     assert len(prints) == 7
     assert one({"prompt": "a"}).fingerprint == one({"prompt": "a", "extra": 1}).fingerprint
+
+
+def test_a_number_past_every_float_makes_one_bad_row() -> None:
+    from pamx.cli.batch.fields import _number, _Unfit
+
+    for wrong in (int("1" * 400), float("inf"), "1", True):
+        with pytest.raises(_Unfit):
+            _number(wrong)
+    assert _number(2) == 2.0

@@ -107,3 +107,12 @@ def test_wrong_numbers_and_a_pool_that_is_too_small() -> None:
         with pytest.raises(OutOfBlocksError):
             beam_search(paged, PROMPT, beams=8, max_tokens=30, end_tokens=())
         assert paged.manager.num_used == 0
+
+
+@pytest.mark.parametrize("penalty", [-0.5, 11.0, 1000.0])
+def test_a_length_penalty_out_of_range(penalty: float) -> None:
+    with (
+        PagedModel(make_model(), context=64) as paged,
+        pytest.raises(RequestError, match="length_penalty is"),
+    ):
+        beam_search(paged, PROMPT, beams=2, max_tokens=3, end_tokens=END, length_penalty=penalty)

@@ -278,3 +278,19 @@ def test_converted_models_are_listed_and_removed(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="not in the cache"):
         models.remove(str(outside))
     assert (outside / "config.json").exists()
+
+
+@pytest.mark.parametrize("depth", [200_000])
+def test_json_that_is_nested_past_every_limit_is_one_clear_sentence(
+    tmp_path: Path, depth: int
+) -> None:
+    (tmp_path / "config.json").write_text("[" * depth + "]" * depth)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"config\.json"):
+        models.fetch(str(tmp_path))
+
+
+def test_a_home_of_nobody_is_one_clear_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAMX_HOME", "~no-such-user-at-all/x")
+    with pytest.raises(ModelError, match="PAMX_HOME is '~no-such-user-at-all/x'"):
+        models.cached()

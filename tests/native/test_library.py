@@ -75,7 +75,8 @@ def test_thread_count_comes_from_the_environment_or_the_machine() -> None:
     assert run(code, PAMX_NUM_THREADS="3") == "3"
     assert run(code, PAMX_NUM_THREADS="") == str(usable_cpus())
     wrong = "from pamx.native import library\ntry: library()\nexcept Exception as e: print(e)"
-    assert "PAMX_NUM_THREADS is 'many'" in run(wrong, PAMX_NUM_THREADS="many")
+    for text in ("many", "0", "-1", "\u00b2"):
+        assert f"PAMX_NUM_THREADS is '{text}'" in run(wrong, PAMX_NUM_THREADS=text)
 
 
 def test_a_wrong_setting_is_said_and_not_ignored() -> None:
