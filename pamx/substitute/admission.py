@@ -77,7 +77,7 @@ def admit(
     Raises:
         UnsupportedAttentionError: with one sequence the difference is too large, or the model
             asks of its cache what pages cannot give.
-        ModelError: the model does not run on its own cache either, or gives no numbers there.
+        ModelError: the model does not run on its own cache either.
     """
     past_windows = max((g.window + 5 for g in layers if g.window is not None), default=0)
     context = max(_CONTEXT, min(past_windows, _CONTEXT_BYTES // token_bytes(layers)))
@@ -90,9 +90,11 @@ def admit(
         ) from error
 
     if bool(mx.isnan(expected).any()):
-        raise ModelError(
-            "The model's own output is not numbers (NaN).",
-            "Its weights or its config.json are damaged; fetch the model again.",
+        # Of a sound model too, if the random context is not what its layers are made for; a
+        # damaged one is found out at its first token.
+        raise UnsupportedAttentionError(
+            "The model's own output over a random context is not numbers (NaN), so there is "
+            "nothing to compare with."
         )
 
     blocks = -(-(context + _TOKENS) // block_size) + 1

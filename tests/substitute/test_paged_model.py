@@ -17,6 +17,8 @@ from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 from pamx.attention.backend import Backend
 from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.attention.reference import attend as reference_attend
+from pamx.engine.slot import Dense, Slot
+from pamx.engine.steps import decode
 from pamx.errors import ModelError, OutOfBlocksError, PamxError, RequestError
 from pamx.substitute.admission import Admission
 from pamx.substitute.attention import ATTENTION
@@ -289,7 +291,11 @@ def test_trimming_and_growing_again_keeps_nothing_old() -> None:
 
 
 def test_a_model_whose_output_is_not_numbers_is_an_error() -> None:
+    """Pages are refused; on mlx-lm's own cache the first token tells."""
     model = families.make("llama")
     model.model.norm.weight = model.model.norm.weight * mx.nan
-    with pytest.raises(ModelError, match=r"not numbers \(NaN\)"):
+    with pytest.raises(UnsupportedAttentionError, match=r"not numbers \(NaN\)"):
         PagedModel(model, context=64)
+    slot = Slot(Dense(model))
+    with pytest.raises(ModelError, match=r"not numbers \(NaN\)"):
+        next(decode(model, slot, 5, lambda logits, _: mx.argmax(logits, axis=-1), 3, False))
