@@ -52,9 +52,17 @@ lint: .venv/dev
 
 # The kernels, the worker pool and the batch checks need no MLX and no Python, so they run under
 # AddressSanitizer and UBSan as a program of their own.
-SANITIZED := $(wildcard tests/native/*.cpp) $(wildcard native/core/*.cpp) $(wildcard native/cpu/*.cpp)
+SANITIZED := $(shell find tests/native native/core native/cpu -name '*.cpp')
 SANITIZE_FLAGS = -std=c++20 -O1 -g -Wall -Wextra -Werror -Inative -Inative/include \
 	-fsanitize=address,undefined -fno-sanitize-recover=all -pthread
+
+# The same flags for the same suffixes as in setup.py.
+ifeq ($(shell uname -m),x86_64)
+ISA_FLAGS.avx2 = -mavx2 -mfma -mf16c
+ISA_FLAGS.avx512 = $(ISA_FLAGS.avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+else ifeq ($(shell uname -m),aarch64)
+ISA_FLAGS.neon = -march=armv8.2-a+dotprod
+endif
 
 sanitize: build/sanitize/run
 	PAMX_CPU_ISA=portable $<
@@ -65,8 +73,7 @@ build/sanitize/run: $(SANITIZED:%.cpp=build/sanitize/%.o)
 
 build/sanitize/%.o: %.cpp $(shell find native -name '*.h*')
 	@mkdir -p $(@D)
-	$(CXX) $(SANITIZE_FLAGS) $(if $(and $(findstring _avx2,$<),$(filter x86_64,$(shell uname -m))),-mavx2 -mfma -mf16c) \
-		-c $< -o $@
+	$(CXX) $(SANITIZE_FLAGS) $(ISA_FLAGS$(suffix $(subst _,.,$(basename $(notdir $<))))) -c $< -o $@
 
 clean:
 	rm -rf .venv build dist *.egg-info pamx/native/*.so

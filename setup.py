@@ -80,8 +80,7 @@ class BuildNative(build_ext):
             if src.endswith(".cpp"):
                 flags += ["-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra"]
                 flags += ["-Werror"] if os.environ.get("PAMX_WERROR") else []
-            if src.endswith("_avx2.cpp") and is_x86():
-                flags += ["-mavx2", "-mfma", "-mf16c"]
+            flags += isa_flags(src)
             return compile_one(obj, src, ext_, cc_args, flags, pp_opts)
 
         self.compiler._compile = compile_with_flags
@@ -127,9 +126,23 @@ class BuildNative(build_ext):
             )
 
 
-def is_x86() -> bool:
-    # Apple's universal Pythons report a platform, not this build's target.
-    return not MACOS and os.uname().machine == "x86_64"
+# What a kernel file's suffix (native/cpu/isa/isa.hpp) allows its compiler to use.
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+ISA_FLAGS = {
+    ("_avx2", "x86_64"): AVX2,
+    ("_avx512", "x86_64"): [*AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni"))],
+    ("_neon", "aarch64"): ["-march=armv8.2-a+dotprod"],
+}
+
+
+def isa_flags(source: str) -> list[str]:
+    if MACOS:  # Apple's universal Pythons report a platform, not this build's target
+        return []
+    stem = Path(source).stem
+    for (suffix, machine), flags in ISA_FLAGS.items():
+        if stem.endswith(suffix) and os.uname().machine == machine:
+            return flags
+    return []
 
 
 class BdistWheel(bdist_wheel):

@@ -28,7 +28,8 @@ const char* pamx_mlx_loaded(void);
 
 /* ---- CPU ------------------------------------------------------------------------------ */
 
-/* Instruction set that the kernels run with on this machine: "avx2" or "portable". */
+/* Instruction set that the kernels run with on this machine: "avx512", "avx2", "neon" or
+ * "portable". */
 const char* pamx_cpu_isa(void);
 /* Threads that a kernel may use, the caller's included (at least 1; default: all CPUs of this
  * process). Results do not depend on it. */

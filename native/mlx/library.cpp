@@ -1,6 +1,6 @@
 // What this library is: versions, build, processor, threads.
 #include "core/status.hpp"
-#include "cpu/paged_attention.hpp"
+#include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
 #include "mlx/version.h"
 
@@ -18,7 +18,7 @@ extern "C" const char* pamx_mlx_compiled(void) {
 
 extern "C" const char* pamx_mlx_loaded(void) { return mlx::core::version(); }
 
-extern "C" const char* pamx_cpu_isa(void) { return pamx::cpu::kernels().isa; }
+extern "C" const char* pamx_cpu_isa(void) { return pamx::cpu::isa_name(pamx::cpu::isa()); }
 
 extern "C" int pamx_set_num_threads(int32_t num_threads) {
   return pamx::guarded([&] {

@@ -1,11 +1,10 @@
 // The fused write-and-attend operation as an MLX primitive.
 //
 // Writing and attending are one primitive so that no read can pass a write in MLX's graph.
-#include "cpu/paged_attention.hpp"
-
 #include <cmath>
 
 #include "core/batch.hpp"
+#include "cpu/attention/attention.hpp"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"

@@ -18,6 +18,7 @@ from pamx.native.threads import usable_cpus
 # nanobind internals that this library's instance layout was written for. Another nanobind ABI
 # may lay instances out differently; then the plain-MLX path serves.
 NANOBIND_ABI = "_v22_"
+_ISAS = ("avx512", "avx2", "neon", "portable")
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ def _load() -> Library:
             "Unset PAMX_DISABLE_NATIVE to use it.",
         )
     wanted = os.environ.get("PAMX_CPU_ISA", "")
-    if wanted not in ("", "avx2", "portable"):
+    if wanted not in ("", *_ISAS):
         raise NativeError(
-            f"PAMX_CPU_ISA is {wanted!r}; there are kernels for avx2 and portable.",
+            f"PAMX_CPU_ISA is {wanted!r}; there are kernels for {', '.join(_ISAS)}.",
             "Correct or unset it.",
         )
     _preload_libmlx()

@@ -82,7 +82,7 @@ def test_thread_count_comes_from_the_environment_or_the_machine() -> None:
 def test_a_wrong_setting_is_said_and_not_ignored() -> None:
     code = "from pamx.attention.backend import choose_backend as c; print(c().name, c().reason)"
     said = run(code, PAMX_CPU_ISA="sse9")
-    assert said == "mlx PAMX_CPU_ISA is 'sse9'; there are kernels for avx2 and portable."
+    assert said == "mlx PAMX_CPU_ISA is 'sse9'; there are kernels for avx512, avx2, neon, portable."
 
 
 def test_a_forked_child_gets_threads_of_its_own() -> None:

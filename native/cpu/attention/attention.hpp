@@ -69,7 +69,6 @@ inline int64_t scratch_floats(const PagedAttention& a) {
 
 // Kernels for one instruction set.
 struct Kernels {
-  const char* isa;
   void (*write_rows)(const PagedAttention&);
   void (*attend_tile)(const PagedAttention&, const Tile&, float* scratch);
 };
@@ -81,7 +80,7 @@ namespace avx2 {
 extern const Kernels kernels;
 }
 
-// The best kernels that this processor can run; PAMX_CPU_ISA=portable asks for the others.
+// The kernels for this process's instruction set.
 const Kernels& kernels();
 
 // Writes the new rows, then attends, on the shared worker pool.

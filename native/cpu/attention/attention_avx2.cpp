@@ -1,15 +1,15 @@
 // The paged-attention kernel compiled for AVX2, FMA and F16C (x86-64-v3).
-#include "cpu/paged_attention.hpp"
+#include "cpu/attention/attention.hpp"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define PAMX_SIMD_AVX2
 
 namespace pamx::cpu::avx2 {
-#include "cpu/simd.hpp"
+#include "cpu/isa/simd.hpp"
 // simd.hpp first: the kernel is written in its terms.
-#include "cpu/paged_attention_kernel.hpp"
+#include "cpu/attention/kernel.hpp"
 
-extern const Kernels kernels{"avx2", write_rows, attend_tile};
+extern const Kernels kernels{write_rows, attend_tile};
 }  // namespace pamx::cpu::avx2
 #endif

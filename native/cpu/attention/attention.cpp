@@ -1,27 +1,18 @@
 // Choosing the kernels for this processor, and sharing a call out over the worker pool.
-#include "cpu/paged_attention.hpp"
+#include "cpu/attention/attention.hpp"
 
-#include <cstdlib>
-#include <cstring>
 #include <vector>
 
+#include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
 
 namespace pamx::cpu {
 
 const Kernels& kernels() {
-  static const Kernels& chosen = []() -> const Kernels& {
-    const char* wanted = std::getenv("PAMX_CPU_ISA");
-    if (wanted && std::strcmp(wanted, "portable") == 0) return portable::kernels;
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c")) {
-      return avx2::kernels;
-    }
+  if (isa() >= Isa::avx2) return avx2::kernels;
 #endif
-    return portable::kernels;
-  }();
-  return chosen;
+  return portable::kernels;
 }
 
 void run(const PagedAttention& call) {

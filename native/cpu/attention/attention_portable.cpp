@@ -1,10 +1,10 @@
 // The paged-attention kernel in plain C++, for every other processor.
-#include "cpu/paged_attention.hpp"
+#include "cpu/attention/attention.hpp"
 
 namespace pamx::cpu::portable {
-#include "cpu/simd.hpp"
+#include "cpu/isa/simd.hpp"
 // simd.hpp first: the kernel is written in its terms.
-#include "cpu/paged_attention_kernel.hpp"
+#include "cpu/attention/kernel.hpp"
 
-extern const Kernels kernels{"portable", write_rows, attend_tile};
+extern const Kernels kernels{write_rows, attend_tile};
 }  // namespace pamx::cpu::portable
