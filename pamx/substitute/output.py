@@ -8,12 +8,14 @@ does not mind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
+
+from pamx.substitute.classes import Swaps, Undo
 
 # What mlx-lm's models call an output projection that is not the embedding.
 _PROJECTIONS = ("lm_head", "embed_out")
@@ -41,9 +43,9 @@ class RowSelector:
         return mx.take(hidden, self._rows, axis=1 if hidden.shape[0] == 1 else 0)
 
 
-def substitute_output(model: Module, selector: RowSelector) -> Callable[[], None]:
+def substitute_output(model: Module, selector: RowSelector) -> Undo:
     """Makes the model's output projection heed `selector`; returns a function that undoes it."""
-    changed: list[tuple[Module, type]] = []
+    swaps = Swaps()
     modules = dict(model.named_modules())  # type: ignore[no-untyped-call]
     heads = [m for name, m in modules.items() if name.rsplit(".", 1)[-1] in _PROJECTIONS]
     for module in heads or modules.values():
@@ -51,15 +53,8 @@ def substitute_output(model: Module, selector: RowSelector) -> Callable[[], None
         original = type(module)
         if not hasattr(original, method):
             continue
-        changed.append((module, original))
-        module.__class__ = _selecting(original, method, selector)
-
-    def undo() -> None:
-        while changed:
-            module, original = changed.pop()
-            module.__class__ = original
-
-    return undo
+        swaps.swap(module, _selecting(original, method, selector))
+    return swaps.undo
 
 
 def _selecting(original: type, method: str, selector: RowSelector) -> type:
