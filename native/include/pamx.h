@@ -103,8 +103,9 @@ typedef struct {
  *   queries     [batch, heads, length, k_dim]     float32, float16 or bfloat16
  *   keys        [batch, kv_heads, length, k_dim]  same dtype, or 0: nothing to write
  *   values      [batch, kv_heads, length, v_dim]  same dtype, or 0 together with keys
- *   key_pool    [num_blocks, block_size, kv_heads, k_dim]  same dtype, row-contiguous
- *   value_pool  [num_blocks, block_size, kv_heads, v_dim]  same dtype, row-contiguous
+ *   key_pool    [num_blocks, block_size, kv_heads, k_dim]  row-contiguous; the same dtype, or a
+ *   value_pool  [num_blocks, block_size, kv_heads, v_dim]  16-bit one below float32 rows, which
+ *                                                          are rounded as they are written
  *   sinks       [heads] of any floating dtype, or 0: a logit per head that takes part in the
  *               softmax and contributes no value
  *

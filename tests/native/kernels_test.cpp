@@ -142,7 +142,7 @@ void check_16_bit_formats() {
       for (uint32_t i = 0; i < 8; ++i) value[i] = static_cast<uint16_t>(base + i);
       const int32_t starts[] = {0, 1}, context[] = {1}, table[] = {0};
       pamx::cpu::PagedAttention call;
-      call.dtype = dtype;
+      call.dtype = call.pool_dtype = dtype;
       call.heads = call.kv_heads = 1;
       call.k_dim = call.v_dim = 8;
       call.queries = call.keys = {zero.data(), 8, 8, 1};

@@ -19,9 +19,11 @@ struct Rows {
   int64_t dim_stride = 1;
 };
 
-// One layer's call. Everything is in `dtype`; arithmetic is in float32.
+// One layer's call. Arithmetic is in float32. The pools are in the rows' dtype, or in a 16-bit
+// format below float32 rows: a row is then rounded to nearest even as it is written.
 struct PagedAttention {
-  Dtype dtype = Dtype::float32;
+  Dtype dtype = Dtype::float32;       // of queries, keys, values and out
+  Dtype pool_dtype = Dtype::float32;  // of key_pool and value_pool
   int32_t heads = 0;
   int32_t kv_heads = 0;
   int32_t k_dim = 0;

@@ -47,10 +47,10 @@ struct BFloat16 {
 
 // ---- writing new rows -------------------------------------------------------------------------
 
-template <typename Element>
+template <typename Row, typename Pool>
 static void write_pool(const PagedAttention& a, const Rows& rows, int32_t dim, void* pool) {
-  auto* out = static_cast<Element*>(pool);
-  const auto* in = static_cast<const Element*>(rows.data);
+  auto* out = static_cast<typename Pool::Element*>(pool);
+  const auto* in = static_cast<const typename Row::Element*>(rows.data);
   for (int32_t s = 0; s < a.num_sequences; ++s) {
     const int32_t queries = a.query_starts[s + 1] - a.query_starts[s];
     const int32_t* table = a.block_tables + int64_t{s} * a.max_blocks;
@@ -59,28 +59,34 @@ static void write_pool(const PagedAttention& a, const Rows& rows, int32_t dim, v
       const int64_t slot =
           int64_t{table[position / a.block_size]} * a.block_size + position % a.block_size;
       for (int32_t h = 0; h < a.kv_heads; ++h) {
-        Element* to = out + (slot * a.kv_heads + h) * dim;
-        const Element* from =
-            in + (a.query_starts[s] + i) * rows.token_stride + h * rows.head_stride;
-        if (rows.dim_stride == 1) {
-          __builtin_memcpy(to, from, sizeof(Element) * static_cast<std::size_t>(dim));
-        } else {
-          for (int32_t d = 0; d < dim; ++d) to[d] = from[d * rows.dim_stride];
+        auto* to = out + (slot * a.kv_heads + h) * dim;
+        const auto* from = in + (a.query_starts[s] + i) * rows.token_stride + h * rows.head_stride;
+        for (int32_t d = 0; d < dim; ++d) {
+          if constexpr (__is_same(Row, Pool)) {
+            to[d] = from[d * rows.dim_stride];
+          } else {
+            Pool::store1(to + d, Row::load1(from + d * rows.dim_stride));
+          }
         }
       }
     }
   }
 }
 
+template <typename Row, typename Pool>
+static void write_both(const PagedAttention& a) {
+  write_pool<Row, Pool>(a, a.keys, a.k_dim, a.key_pool);
+  write_pool<Row, Pool>(a, a.values, a.v_dim, a.value_pool);
+}
+
 static void write_rows(const PagedAttention& a) {
   if (!a.keys.data) return;
-  if (a.dtype == Dtype::float32) {
-    write_pool<uint32_t>(a, a.keys, a.k_dim, a.key_pool);
-    write_pool<uint32_t>(a, a.values, a.v_dim, a.value_pool);
-  } else {
-    write_pool<uint16_t>(a, a.keys, a.k_dim, a.key_pool);
-    write_pool<uint16_t>(a, a.values, a.v_dim, a.value_pool);
+  if (a.dtype == a.pool_dtype) {
+    if (a.dtype == Dtype::float32) return write_both<Float32, Float32>(a);
+    return write_both<Float16, Float16>(a);  // bits are copied, whichever 16-bit format it is
   }
+  if (a.pool_dtype == Dtype::float16) return write_both<Float32, Float16>(a);
+  write_both<Float32, BFloat16>(a);
 }
 
 // ---- one tile ---------------------------------------------------------------------------------
@@ -179,7 +185,7 @@ static const float* page_as_float(const void* pool, int64_t row, int32_t kv_head
   }
 }
 
-template <typename T>
+template <typename T, typename Pool>
 static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
   using Element = typename T::Element;
   const int32_t group = a.heads / a.kv_heads;
@@ -235,8 +241,8 @@ static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
     };
 
     int64_t stride;
-    const float* keys = page_as_float<T>(a.key_pool, pool_row, a.kv_heads, a.k_dim, used_begin,
-                                         used_end, page, &stride);
+    const float* keys = page_as_float<Pool>(a.key_pool, pool_row, a.kv_heads, a.k_dim, used_begin,
+                                            used_end, page, &stride);
     for (int32_t r = 0; r < rows; ++r) {
       int32_t begin, end;
       if (!visible(r, &begin, &end)) continue;
@@ -255,8 +261,8 @@ static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
         for (int32_t d = 0; d < a.v_dim; d += 8) store(o + d, mul(load(o + d), c));
       }
     }
-    const float* values = page_as_float<T>(a.value_pool, pool_row, a.kv_heads, a.v_dim, used_begin,
-                                           used_end, page, &stride);
+    const float* values = page_as_float<Pool>(a.value_pool, pool_row, a.kv_heads, a.v_dim,
+                                              used_begin, used_end, page, &stride);
     for (int32_t r = 0; r < rows; ++r) {
       int32_t begin, end;
       if (!visible(r, &begin, &end)) continue;
@@ -277,12 +283,9 @@ static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
 }
 
 static void attend_tile(const PagedAttention& a, const Tile& tile, float* scratch) {
-  switch (a.dtype) {
-    case Dtype::float32:
-      return attend<Float32>(a, tile, scratch);
-    case Dtype::float16:
-      return attend<Float16>(a, tile, scratch);
-    case Dtype::bfloat16:
-      return attend<BFloat16>(a, tile, scratch);
-  }
+  if (a.dtype == Dtype::float16) return attend<Float16, Float16>(a, tile, scratch);
+  if (a.dtype == Dtype::bfloat16) return attend<BFloat16, BFloat16>(a, tile, scratch);
+  if (a.pool_dtype == Dtype::float16) return attend<Float32, Float16>(a, tile, scratch);
+  if (a.pool_dtype == Dtype::bfloat16) return attend<Float32, BFloat16>(a, tile, scratch);
+  attend<Float32, Float32>(a, tile, scratch);
 }
