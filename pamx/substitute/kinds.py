@@ -15,15 +15,14 @@ from functools import cache
 from typing import Any
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
-import numpy.typing as npt
 from mlx.nn.layers.base import Module
 
+from pamx.native.small import GateKind
 from pamx.substitute.classes import mentions, over_globals
 
 _WIDEST = 512  # elements of a head, at most
-
-Float32Array = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,32 +44,34 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class Rope:
-    """Rotary positions.
+    """Rotary positions, in the terms of mx.fast.rope.
 
     Attributes:
-        inverse_frequencies: [pairs] float32.
-        position_scale: Multiplies positions.
+        dims: Elements of a head that are rotated.
+        base: Of the frequencies; None: `freqs` gives them.
+        freqs: [dims / 2] wavelengths, or None.
+        scale: Multiplies positions.
         multiplier: Multiplies the rotated elements first.
         traditional: Whether a pair is two neighbours, and not two halves.
     """
 
-    inverse_frequencies: Float32Array
-    position_scale: float
+    dims: int
+    base: float | None
+    freqs: mx.array | None
+    scale: float
     multiplier: float
     traditional: bool
 
-    @property
-    def dims(self) -> int:
-        """Elements of a head that are rotated."""
-        return 2 * len(self.inverse_frequencies)
-
     def same_as(self, other: Rope) -> bool:
-        return (
-            np.array_equal(self.inverse_frequencies, other.inverse_frequencies)
-            and self.position_scale == other.position_scale
-            and self.multiplier == other.multiplier
-            and self.traditional == other.traditional
+        """Whether both rotate alike."""
+        if (self.freqs is None) != (other.freqs is None):
+            return False
+        if self.freqs is not None and not mx.array_equal(self.freqs, other.freqs):
+            return False
+        mine, theirs = (
+            (r.dims, r.base, r.scale, r.multiplier, r.traditional) for r in (self, other)
         )
+        return mine == theirs
 
 
 def norm_of(module: Module) -> Norm | None:
@@ -135,16 +136,32 @@ def _rope(call: _Call, x: mx.array, offset: int) -> Rope | None:
         expected[..., :dims] *= multiplier
         if not np.array_equal(moved, expected):
             return None
-    if freqs is None:
-        half = dims // 2
-        # As MLX's own rope computes them, rounded in the same places.
-        step = float(np.log(np.float32(base)) / np.float32(half))
-        inverse = mx.exp(mx.arange(0, -half, -1, dtype=mx.float32) * step)
-    else:
-        inverse = mx.reciprocal(freqs.astype(mx.float32))
-    if inverse.shape != (dims // 2,):
+    if freqs is not None and freqs.shape != (dims // 2,):
         return None
-    return Rope(np.array(inverse), float(scale), multiplier, bool(traditional))
+    return Rope(dims, base, freqs, float(scale), multiplier, bool(traditional))
+
+
+GATES: dict[GateKind, Callable[[mx.array], mx.array]] = {
+    "silu": nn.silu,
+    "gelu": nn.gelu,
+    "gelu_tanh": nn.gelu_approx,
+    "relu": nn.relu,
+}
+
+
+def gate_of(function: Any) -> GateKind | None:
+    """The gate that a function of (gate, up) computes, or None."""
+    if not callable(function) or isinstance(function, type):
+        return None
+    gate, up = mx.linspace(-9, 9, 64), mx.linspace(2, -1, 64)
+    try:
+        found = function(gate, up)
+        for kind, act in GATES.items():
+            if found.shape == up.shape and mx.allclose(found, act(gate) * up, 1e-6, 1e-6):
+                return kind
+    except Exception:  # it wants something else than two arrays
+        return None
+    return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,15 +46,19 @@ class RowSelector:
 def substitute_output(model: Module, selector: RowSelector) -> Undo:
     """Makes the model's output projection heed `selector`; returns a function that undoes it."""
     swaps = Swaps()
+    modules, method = output_projections(model)
+    for module in modules:
+        swaps.swap(module, _selecting(type(module), method, selector))
+    return swaps.undo
+
+
+def output_projections(model: Module) -> tuple[list[Module], str]:
+    """The modules that may give logits, and the method by which they do."""
     modules = dict(model.named_modules())  # type: ignore[no-untyped-call]
     heads = [m for name, m in modules.items() if name.rsplit(".", 1)[-1] in _PROJECTIONS]
-    for module in heads or modules.values():
-        method = "__call__" if heads else "as_linear"
-        original = type(module)
-        if not hasattr(original, method):
-            continue
-        swaps.swap(module, _selecting(original, method, selector))
-    return swaps.undo
+    if heads:
+        return heads, "__call__"
+    return [m for m in modules.values() if hasattr(type(m), "as_linear")], "as_linear"
 
 
 def _selecting(original: type, method: str, selector: RowSelector) -> type:

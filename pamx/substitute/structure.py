@@ -9,7 +9,7 @@ supposed and then checked against the numbers. Nothing depends on how a model na
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,19 +21,12 @@ from mlx.nn.layers.base import Module
 
 from pamx.attention.cache import PagedKVCache
 from pamx.attention.placeholders import WindowMask
-from pamx.substitute.kinds import Norm, Rope, norm_of, rope_of
+from pamx.native.small import GateKind
+from pamx.substitute.kinds import GATES, Norm, Rope, norm_of, rope_of
 from pamx.substitute.observe import Attended, Call
 
 # Largest difference from what is supposed, as a part of the largest value.
 _TOLERANCE_FLOAT32, _TOLERANCE_16_BIT = 2e-5, 2e-2
-
-GATES: dict[str, Callable[[mx.array], mx.array]] = {
-    "silu": nn.silu,
-    "gelu": nn.gelu,
-    "gelu_tanh": nn.gelu_approx,
-    "relu": nn.relu,
-}
-
 
 class NotRecognised(Exception):  # noqa: N818  # not an error: the layer keeps its own code
     """Says in a sentence why a layer is not one of those that are fused."""
@@ -76,7 +69,7 @@ class GatedPlan:
 
     projections: tuple[str, ...]
     down: str
-    gate_kind: str
+    gate_kind: GateKind
     input_norm: str | None
     output_norm: str | None
     residual_scale: float
@@ -321,7 +314,7 @@ class _Reader:
                         continue
                     yield (gate, up), self._rows(gate.out), self._rows(up.out)
 
-    def _gate_kind(self, gate: Rows, up: Rows, product: Rows) -> str | None:
+    def _gate_kind(self, gate: Rows, up: Rows, product: Rows) -> GateKind | None:
         errors = {
             kind: float(np.abs(np.array(act(mx.array(gate))) * up - product).max())
             for kind, act in GATES.items()
