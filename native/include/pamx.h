@@ -122,3 +122,39 @@ int pamx_paged_attention(const pamx_batch* batch, const pamx_attention_params* p
                          pamx_object queries, pamx_object keys, pamx_object values,
                          pamx_object key_pool, pamx_object value_pool, pamx_object sinks,
                          pamx_object out, pamx_object key_pool_out, pamx_object value_pool_out);
+
+/* ---- Small operations ----------------------------------------------------------------------- */
+
+/* Lazy operations on MLX's current default stream, on tensors of any strides in float32, float16
+ * or bfloat16. Arithmetic is in float32 and rounded once at the end. */
+
+enum pamx_gate {
+  PAMX_GATE_SILU = 0,
+  PAMX_GATE_GELU = 1,
+  PAMX_GATE_GELU_TANH = 2,
+  PAMX_GATE_RELU = 3
+};
+
+/* Over the last axis of x. weight and bias are vectors of its length, or 0 for 1 and 0. The result
+ * has the dtype that MLX promotes the inputs' to. */
+int pamx_rms_norm(pamx_object x, pamx_object weight, float eps, pamx_object out);
+int pamx_layer_norm(pamx_object x, pamx_object weight, pamx_object bias, float eps,
+                    pamx_object out);
+
+/* act(gate) * up; both of one shape, or up 0: act(gate). */
+int pamx_gated(int32_t kind, pamx_object gate, pamx_object up, pamx_object out);
+
+/* Rotary positions. The angle of pair i at position p is
+ * (float)p * position_scale * inverse_frequencies[i], each product rounded to float32. Rotated
+ * elements are multiplied by `multiplier` (the mscale of yarn and longrope). A pair is two
+ * neighbours (traditional) or two elements `pairs` apart. */
+typedef struct pamx_rope pamx_rope;
+int pamx_rope_create(const float* inverse_frequencies, int32_t pairs, float position_scale,
+                     float multiplier, int32_t traditional, pamx_rope** rope);
+/* Releases the caller's hold; work already queued keeps its own. Null is allowed. */
+void pamx_rope_free(pamx_rope* rope);
+/* x is [batch, ..., length, dim] with dim at least 2 * pairs; elements past those pass through.
+ * Row t stands at position offset + t, or, with offsets, int32 of shape [batch], [1] or [],
+ * row (b, ..., t) at offsets[b] + t. */
+int pamx_rope_apply(const pamx_rope* rope, pamx_object x, int32_t offset, pamx_object offsets,
+                    pamx_object out);
