@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -36,7 +36,7 @@ class Norm:
         bias: [size], or None for zeros.
     """
 
-    kind: str
+    kind: Literal["rms", "layer"]
     eps: float
     weight: mx.array | None
     bias: mx.array | None
@@ -95,7 +95,7 @@ def norm_of(module: Module) -> Norm | None:
     for constant in (weight, bias):
         if constant is not None and constant.shape != (size,):
             return None
-    return Norm(call.name.removesuffix("_norm"), float(eps), weight, bias)
+    return Norm("rms" if call.name == "rms_norm" else "layer", float(eps), weight, bias)
 
 
 def rope_of(module: Module) -> Rope | None:

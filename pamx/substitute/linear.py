@@ -15,10 +15,10 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.nn.layers.base import Module
 
-from pamx.native.matrices import Compute, Matrix, MatrixFormat, embedding_call, linear_call
+from pamx.native.matrices import Compute, Matrix, MatrixFormat, embedding, linear
 from pamx.substitute.classes import Called, Swaps, on_change
 from pamx.substitute.output import output_projections
-from pamx.substitute.weights import PackedWeights, SourceWeights, WeightStore
+from pamx.substitute.weights import SourceWeights, WeightStore
 
 _FLOATS = (mx.float32, mx.float16, mx.bfloat16)
 _BITS, _GROUPS = (2, 3, 4, 6, 8), (32, 64, 128)
@@ -111,11 +111,10 @@ class LinearLayers:
             if not module._pamx_names:
                 continue
             matrix, dtype = module._pamx_matrix, vars(module)["_pamx_dtype"]
-            product = _promoting(linear_call(matrix, compute), dtype)
+            product = _product(matrix, compute, dtype)
             lookup = isinstance(module, (nn.Embedding, nn.QuantizedEmbedding))
             vars(module).update(
-                _pamx_run=embedding_call(matrix, dtype) if lookup else product,
-                _pamx_as_linear=product,
+                _pamx_run=_lookup(matrix, dtype) if lookup else product, _pamx_as_linear=product
             )
 
     def undo(self) -> None:
@@ -146,7 +145,7 @@ class LinearLayers:
             module,
             Packed,
             matrix=matrix,
-            unpack=lambda: _unpacked(weights, names, dtype),
+            unpack=lambda: dict(zip(names, matrix.unpack(dtype), strict=False)),
             names=names,
             order=order,
             dtype=dtype,
@@ -188,19 +187,10 @@ def _reason_to_keep(module: Module, tied: bool) -> str | None:
 
 def _format(module: Module) -> MatrixFormat:
     weight = dict.__getitem__(module, "weight")
-    outputs, columns = weight.shape
     if "scales" not in module:
-        return MatrixFormat(outputs, columns, 0, 0, weight.dtype)
-    bits, group = int(module.bits), int(module.group_size)
+        return MatrixFormat.of(weight, None)
     scales = dict.__getitem__(module, "scales")
-    return MatrixFormat(outputs, scales.shape[1] * group, bits, group, scales.dtype)
-
-
-def _unpacked(
-    weights: PackedWeights, names: tuple[str, ...], dtype: mx.Dtype
-) -> dict[str, mx.array]:
-    arrays = unpack(weights.format, weights.memory, weights.offset, dtype)
-    return dict(zip(names, arrays, strict=False))
+    return MatrixFormat.of(weight, scales, bits=module.bits, group_size=module.group_size)
 
 
 def _restore(module: Packed) -> None:
@@ -219,14 +209,17 @@ def _restore(module: Packed) -> None:
     del own["_pamx_matrix"]
 
 
-def _promoting(
-    product: Callable[[mx.array], mx.array], dtype: mx.Dtype
+def _product(
+    matrix: Matrix, compute: Compute, dtype: mx.Dtype
 ) -> Callable[[mx.array], mx.array]:
-    """Like MLX: activations of another dtype than the weights' meet them in float32."""
-
     def multiply(x: mx.array) -> mx.array:
+        # Like MLX: activations of another 16-bit dtype than the weights' meet them in float32.
         if x.dtype != dtype and x.dtype != mx.float32:
             x = x.astype(mx.float32)
-        return product(x)
+        return linear(matrix, x, compute)
 
     return multiply
+
+
+def _lookup(matrix: Matrix, dtype: mx.Dtype) -> Callable[[mx.array], mx.array]:
+    return lambda ids: embedding(matrix, ids, dtype)

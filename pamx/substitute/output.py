@@ -26,11 +26,12 @@ class RowSelector:
 
     def __init__(self) -> None:
         self._rows: mx.array | None = None
+        self._taken = False  # whether the model's last layer has picked them already
 
     @contextmanager
     def only(self, rows: list[int]) -> Iterator[None]:
         """Within this context, a forward pass returns logits of these packed rows alone."""
-        self._rows = mx.array(rows)
+        self._rows, self._taken = mx.array(rows), False
         try:
             yield
         finally:
@@ -38,9 +39,15 @@ class RowSelector:
 
     def select(self, hidden: mx.array) -> mx.array:
         """[1, T, dim] to [1, rows, dim], or [T, 1, dim] to [rows, 1, dim]."""
-        if self._rows is None:
+        if self._rows is None or self._taken:
             return hidden
         return mx.take(hidden, self._rows, axis=1 if hidden.shape[0] == 1 else 0)
+
+    def select_early(self, hidden: mx.array) -> mx.array:
+        """Like `select`, before the end: the projection finds the rows picked."""
+        selected = self.select(hidden)
+        self._taken = self._rows is not None
+        return selected
 
 
 def substitute_output(model: Module, selector: RowSelector) -> Undo:

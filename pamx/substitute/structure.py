@@ -91,6 +91,14 @@ class OtherPlan:
 
 
 @dataclass(frozen=True)
+class GatedModule:
+    """A module that is a gated MLP and no more: `plan` without norms and residual."""
+
+    module: str
+    plan: GatedPlan
+
+
+@dataclass(frozen=True)
 class LayerPlan:
     """A layer whose computation is understood."""
 
@@ -121,6 +129,17 @@ def recognise(call: Call, cache: PagedKVCache | None, attended: Iterable[Attende
     return _Reader(call, inside[0]).plan()
 
 
+def gated_modules(call: Call) -> list[GatedModule]:
+    """The modules within a call that are gated MLPs and no more."""
+    found: list[GatedModule] = []
+    for inner in call.within:
+        if len(inner.args) == 1 and not inner.kwargs and inner.within and not inner.attended:
+            plan = _Reader(inner, None).alone()
+            if plan is not None:
+                found.append(GatedModule(inner.name, plan))
+    return found
+
+
 def _check_signature(call: Call, cache: PagedKVCache | None) -> None:
     """The layer is called as (x, mask, cache) and nothing else is handed to it."""
     signature = inspect.signature(call.module.__call__)
@@ -144,15 +163,15 @@ Rows = npt.NDArray[np.float32]
 class _Reader:
     """Reads one layer's call backwards from its attention, then forwards to its end."""
 
-    def __init__(self, call: Call, attended: Attended) -> None:
+    def __init__(self, call: Call, attended: Attended | None) -> None:
         self._call = call
-        self._attended = attended
+        self._attention_call = attended
         self._numpy: dict[int, Rows] = {}
         self._names: set[str] = set()  # modules with a role
         self._whole: list[str] = []  # modules that keep their own code, with all in them
         self._sinks: mx.array | None = None
-        assert call.x is not None
-        self._x, self._dtype = call.x, call.x.dtype
+        self._x: mx.array = call.x if call.x is not None else mx.zeros(())
+        self._dtype = self._x.dtype
         self._calls = [c for c in call.within if c.x is not None and isinstance(c.out, mx.array)]
         self._linears = [
             c for c in self._calls if isinstance(c.module, (nn.Linear, nn.QuantizedLinear))
@@ -169,11 +188,35 @@ class _Reader:
         self._check_all_used()
         return LayerPlan(self._call.name, attention, mlp)
 
+    def alone(self) -> GatedPlan | None:
+        """The plan if the call is a gated MLP and nothing else."""
+        if not isinstance(self._call.out, mx.array) or self._x.ndim < 2:
+            return None
+        for down in self._linears:
+            if down.out is not self._call.out:
+                continue
+            for projections, gate, up in self._gate_candidates(self._linears, down):
+                kind = self._gate_kind(gate, up, self._rows_in(down))
+                if kind is None or not self._equal(
+                    self._rows_in(projections[0]), self._rows(self._x)
+                ):
+                    continue
+                plan = GatedPlan(
+                    tuple(self._use(c) for c in projections), self._use(down), kind, None, None, 1.0
+                )
+                try:
+                    self._check_all_used()
+                except NotRecognised:
+                    return None
+                return plan
+        return None
+
     # ---- attention ---------------------------------------------------------------------------
 
     def _attention(self) -> tuple[AttentionPlan, Rows, int]:
         """The plan, the rows x + r that it gives, and the index of the first call after it."""
-        a = self._attended
+        a = self._attention_call
+        assert a is not None
         heads, head_dim = a.queries.shape[1], a.queries.shape[3]
         kv_heads, v_dim = a.values.shape[1], a.values.shape[3]
         queries, keys, values = (self._rows(x) for x in (a.queries, a.keys, a.values))
@@ -216,7 +259,7 @@ class _Reader:
             head_dim=head_dim,
             v_dim=v_dim,
             scale=a.scale,
-            sinks=self._find_sinks(),
+            sinks=self._find_sinks(a.sinks),
             residual_scale=residual,
         )
         return plan, hidden, after
@@ -259,8 +302,7 @@ class _Reader:
             raise NotRecognised("The norm of its queries or keys is neither by head nor over all.")
         return self._use(call)
 
-    def _find_sinks(self) -> tuple[str, str] | None:
-        sinks = self._attended.sinks
+    def _find_sinks(self, sinks: mx.array | None) -> tuple[str, str] | None:
         if sinks is None:
             return None
         for name, module in self._submodules():
@@ -428,13 +470,14 @@ class _Reader:
         return self._rows(call.x)
 
     def _rows(self, array: Any) -> Rows:
-        """[1, rows, n], [1, heads, rows, n] as [rows, all]."""
+        """[1, rows, n], [1, heads, rows, n] or [rows, n] as [rows, all]."""
         found = self._numpy.get(id(array))
         if found is None:
             found = np.array(array.astype(mx.float32))
             if found.ndim == 4:
                 found = found.swapaxes(1, 2)
-            found = found.reshape(found.shape[1] if found.ndim > 2 else 1, -1)
+            if found.ndim > 2:
+                found = found.reshape(found.shape[0] * found.shape[1], -1)
             self._numpy[id(array)] = found
         return found
 

@@ -7,13 +7,12 @@ in the model. This one packs anew and keeps the result in memory; another may kn
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import mlx.core as mx
 
-from pamx.errors import NativeError
-from pamx.native.matrices import MatrixFormat, Memory, pack
+from pamx.native.matrices import MatrixFormat, Memory, narrowest_scale_type, pack
 
 
 @dataclass(frozen=True)
@@ -70,18 +69,10 @@ class MemoryStore:
 
 def pack_source(wanted: MatrixFormat, source: SourceWeights) -> PackedWeights:
     """Packs a matrix; float32 scales that float16 holds exactly are kept in float16."""
-    arrays = [a for a in (source.weight, source.scales, source.biases) if a is not None]
-    mx.eval(arrays)
-    if wanted.bits and wanted.scale_type == mx.float32:
-        narrow = wanted.with_scale_type(mx.float16)
-        try:
-            return PackedWeights(narrow, _packed(narrow, source))
-        except NativeError:
-            pass  # some value would not survive it
-    return PackedWeights(wanted, _packed(wanted, source))
-
-
-def _packed(format: MatrixFormat, source: SourceWeights) -> Memory:  # noqa: A002
-    memory = Memory.allocate(format.nbytes)
-    pack(format, source.weight, source.scales, source.biases, memory)
-    return memory
+    kept = wanted
+    if source.scales is not None and source.biases is not None:
+        scale_type = narrowest_scale_type(source.scales, source.biases)
+        kept = replace(wanted, scale_type=scale_type)
+    memory = Memory.allocate(kept.nbytes)
+    pack(kept, source.weight, source.scales, source.biases, memory)
+    return PackedWeights(kept, memory)
