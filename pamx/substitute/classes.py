@@ -58,7 +58,7 @@ class Swaps:
 
     def mix_in(self, module: Module, mixin: type[Watched], **attributes: Any) -> None:
         """Puts `mixin` before the module's class, and `attributes` into the instance."""
-        self.swap(module, subclass(type(module), mixin))
+        self.swap(module, in_front(type(module), mixin))
         own = vars(module)
         own.update({f"_pamx_{name}": value for name, value in attributes.items()})
         own.setdefault(_ON_CHANGE, [])
@@ -91,7 +91,7 @@ def changed(module: Module) -> None:
 
 
 @functools.cache
-def subclass(original: type, mixin: type) -> type:
+def in_front(original: type, mixin: type) -> type:
     """`original` with the methods of `mixin` before its own, under its own name."""
     return type(original.__name__, (mixin, original), {"__module__": original.__module__})
 

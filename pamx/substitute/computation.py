@@ -3,17 +3,22 @@
 Attention always runs from pages. In the modes "exact" and "fast" linear layers, norms, ropes and
 gates become operations of ours as well, and layers that are understood become two operations each.
 All of it is first run in "exact" beside what it replaces: operations against the model on its own
-cache, fused layers against the same layers by operations. What differs is not used.
+cache, fused layers against the same layers by operations. Both sides compute in float32 then,
+whatever the weights are, so that rounding hides nothing. What differs is not used.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.quantized import QuantizedEmbedding
 
 from pamx.attention.backend import Backend
 from pamx.attention.cache import PagedKVCache
@@ -30,7 +35,7 @@ from pamx.substitute.admission import (
     tolerance,
 )
 from pamx.substitute.attention import substitute_attention
-from pamx.substitute.classes import Undo
+from pamx.substitute.classes import Swaps, Undo, in_front
 from pamx.substitute.fused import FusedLayers, Unfused
 from pamx.substitute.levels import ComputeMode, LayerLevel, Levels
 from pamx.substitute.linear import LinearLayers
@@ -49,9 +54,9 @@ from pamx.substitute.structure import (
 )
 from pamx.substitute.weights import WeightStore
 
-# "fast" rounds activations, and its logits differ by a few hundredths of a standard deviation; a
-# kernel that is wrong makes them differ by about one.
-TOLERANCE_FAST = 0.3
+# In use, activations are rounded to 16 or, in "fast", to 8 bits: logits then differ by a few
+# hundredths of a standard deviation. A kernel that is wrong makes them differ by about one.
+TOLERANCE_IN_USE = 0.3
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,10 @@ class Place:
     selector: RowSelector
     store: WeightStore
 
-    def trial(self, reference: Reference, layers: list[LayerGeometry] | None = None) -> Trial:
+    def trial(self, reference: Reference, layers: list[LayerGeometry]) -> Trial:
         return Trial(
             self.model,
-            layers or self.layers,
+            layers,
             self.block_size,
             self.backend,
             self.placeholders,
@@ -138,11 +143,15 @@ class Substitution:
         )
         return self._fused
 
-    def find_recipe(self) -> Recipe:
-        """Watches the model compute; nothing is fused yet."""
+    def find_recipe(self, layers: list[LayerGeometry]) -> Recipe:
+        """Watches the model compute; nothing is fused yet.
+
+        Args:
+            layers: Geometry of the pages for it.
+        """
         place = self._place
-        calls, caches, attended = observe(
-            place.model, place.layers, place.block_size, place.backend, place.placeholders
+        calls, attended = observe(
+            place.model, layers, place.block_size, place.backend, place.placeholders
         )
         plans: list[LayerPlan] = []
         gated: list[GatedModule] = []
@@ -162,7 +171,6 @@ class Substitution:
                 inside = plan.mlp.module if isinstance(plan.mlp, OtherPlan) else None
                 found = [g for c in call.within if c.name == inside for g in gated_modules(c)]
             gated += [g for g in found if self._packed(g.plan)]
-        assert len(caches) == len(place.layers)
         return Recipe(tuple(c.name for c in calls), tuple(plans), tuple(gated), reasons)
 
     def _check_packed(self, plan: LayerPlan) -> None:
@@ -229,16 +237,16 @@ def substitute(
             return _known(place, mode, reason, recipe, admission)
         except (KeyError, LookupError, NativeError):
             pass  # not what was recorded: as if nothing were known
-    reference = measure_reference(place.model, place.layers)
     refused = ""
     if mode != "mlx":
         try:
-            return _tried(place, mode, reason, pages, reference)
+            return _tried(place, mode, reason, pages)
         except (UnsupportedAttentionError, NativeError) as error:
             refused = f"Its computation cannot be replaced: {error.message}"
+    reference = measure_reference(place.model, place.layers)
     plain = Substitution(place, "mlx")
     try:
-        admission = admit(place.trial(reference), place.layers)
+        admission = admit(place.trial(reference, place.layers), place.layers)
     except BaseException:
         plain.undo()
         raise
@@ -266,35 +274,30 @@ _NOT_FAST = "Rounded activations change this model's output too much."
 
 
 def _tried(
-    place: Place,
-    mode: ComputeMode,
-    reason: str,
-    pages: list[LayerGeometry],
-    reference: Reference,
+    place: Place, mode: ComputeMode, reason: str, pages: list[LayerGeometry]
 ) -> tuple[Substitution, Admission, Levels]:
+    wide = [replace(g, dtype=mx.float32) for g in place.layers]
+    with _in_float32(place.model):
+        reference = measure_reference(place.model, wide)
     found = Substitution(place, mode)
     try:
-        recipe = found.find_recipe()
-        fused = found.fuse(recipe, "exact", early=False)
-        limit = tolerance(place.layers)
-        differences = _Differences(limit, 4 * max(_epsilon(g.dtype) for g in place.layers))
-        fused.watch(differences.between)
-        try:
-            admission = admit(place.trial(reference), place.layers)
-        finally:
-            fused.watch(None)
-        recipe = _without(recipe, differences.failed())
+        with _in_float32(place.model):
+            recipe, admission = _admitted(found, place, wide, reference)
         compute: Compute = "fast" if mode == "fast" else "exact"
         found.fuse(recipe, compute, early=admission.select)
         trial = place.trial(reference, pages)
-        if compute == "fast":
-            limit = TOLERANCE_FAST
-            if not trial.sequence() <= limit:
-                mode, reason, compute, limit = "exact", _NOT_FAST, "exact", tolerance(pages)
-                recipe = replace(recipe, fast=False)
-                found.fuse(recipe, compute, early=admission.select)
+        difference = trial.sequence()
+        if compute == "fast" and not difference <= TOLERANCE_IN_USE:
+            mode, reason, compute = "exact", _NOT_FAST, "exact"
+            recipe = replace(recipe, fast=False)
+            found.fuse(recipe, compute, early=admission.select)
+            difference = trial.sequence()
+        if not difference <= TOLERANCE_IN_USE:
+            raise UnsupportedAttentionError(
+                f"Its logits differ by {difference:.2g} standard deviations from those in float32."
+            )
         if admission.select and recipe.plans:
-            recipe = replace(recipe, early=trial.selected() <= limit)
+            recipe = replace(recipe, early=trial.selected() <= TOLERANCE_IN_USE)
             if not recipe.early:
                 found.fuse(recipe, compute, early=False)
         admission = replace(admission, recipe=recipe)
@@ -302,6 +305,40 @@ def _tried(
     except BaseException:
         found.undo()
         raise
+
+
+def _admitted(
+    found: Substitution, place: Place, wide: list[LayerGeometry], reference: Reference
+) -> tuple[Recipe, Admission]:
+    """What can be fused, with each fused layer held against its own code."""
+    recipe = found.find_recipe(wide)
+    fused = found.fuse(recipe, "exact", early=False)
+    differences = _Differences(tolerance(wide))
+    fused.watch(differences.between)
+    try:
+        admission = admit(place.trial(reference, wide), wide)
+    finally:
+        fused.watch(None)
+    return _without(recipe, differences.failed()), admission
+
+
+@contextmanager
+def _in_float32(model: Module) -> Iterator[None]:
+    """Makes the model's embeddings give float32, and with them everything that follows."""
+    swaps = Swaps()
+    for _, module in model.named_modules():  # type: ignore[no-untyped-call]
+        if isinstance(module, (Embedding, QuantizedEmbedding)):
+            swaps.swap(module, in_front(type(module), _Float32))
+    try:
+        yield
+    finally:
+        swaps.undo()
+
+
+class _Float32(Module):
+    def __call__(self, ids: mx.array) -> mx.array:
+        rows: mx.array = super().__call__(ids)
+        return rows.astype(mx.float32)
 
 
 def _without(recipe: Recipe, failed: dict[str, float]) -> Recipe:
@@ -318,11 +355,10 @@ class _Differences:
 
     Args:
         limit: Root mean square difference that is allowed, in sizes of what the layer adds.
-        rounding: What is allowed besides, in sizes of its whole output.
     """
 
-    def __init__(self, limit: float, rounding: float) -> None:
-        self._limit, self._rounding = limit, rounding
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
         self._found: dict[str, list[mx.array]] = {}
 
     def between(self, name: str, unfused: Unfused, fused: Unfused) -> Unfused:
@@ -348,17 +384,16 @@ class _Differences:
         return {name: w for name, w in worst.items() if not w <= self._limit}
 
     def _difference(self, x: mx.array, expected: mx.array, found: mx.array) -> mx.array:
-        x, expected, found = (a.astype(mx.float32) for a in (x, expected, found))
-        size = _size(expected - x) + self._rounding / self._limit * _size(expected)
+        # Adding to large rows rounds, too.
+        size = _size(expected - x) + _ROUNDING * _size(expected)
         return _size(found - expected) / size
+
+
+_ROUNDING = 1e-3  # of a row's size, in sizes of what a layer may add wrongly
 
 
 def _size(rows: mx.array) -> mx.array:
     return mx.sqrt(mx.mean(mx.square(rows)))
-
-
-def _epsilon(dtype: mx.Dtype) -> float:
-    return float(mx.finfo(dtype).eps)
 
 
 def chosen_mode(wanted: ComputeMode, backend: Backend) -> tuple[ComputeMode, str]:

@@ -82,7 +82,7 @@ class FusedLayers:
         vars(self._modules[layer])["_pamx_revert"]()
 
     def watch(self, wrap: Callable[[str, Unfused, Unfused], Unfused] | None) -> None:
-        """Puts a function of (layer, its own code, fused) in place of fused layers; None: undoes."""
+        """Puts a function of (layer, its own code, fused) in their place; None: undoes."""
         for name in self.fused:
             own = vars(self._modules[name])
             unfused, fused = own["_pamx_unfused"], own["_pamx_fused"]

@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any, Literal
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
+from mlx.nn.layers.activations import gelu, gelu_approx, relu, silu
 from mlx.nn.layers.base import Module
 
 from pamx.native.small import GateKind
@@ -142,10 +142,10 @@ def _rope(call: _Call, x: mx.array, offset: int) -> Rope | None:
 
 
 GATES: dict[GateKind, Callable[[mx.array], mx.array]] = {
-    "silu": nn.silu,
-    "gelu": nn.gelu,
-    "gelu_tanh": nn.gelu_approx,
-    "relu": nn.relu,
+    "silu": silu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_approx,
+    "relu": relu,
 }
 
 
@@ -181,7 +181,7 @@ def _bind(call: _Call, names: tuple[str, ...]) -> list[Any]:
 
 @cache
 def _may_call(cls: type, name: str) -> bool:
-    call = getattr(cls, "__call__", None)
+    call = getattr(cls, "__call__", None)  # noqa: B004  # what it is, not whether
     return isinstance(call, types.FunctionType) and mentions(call.__code__, name)
 
 

@@ -8,12 +8,14 @@ original module back first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, KeysView, ValuesView
+from collections.abc import Callable
 from typing import Any, cast
 
 import mlx.core as mx
-import mlx.nn as nn
 from mlx.nn.layers.base import Module
+from mlx.nn.layers.embedding import Embedding
+from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 
 from pamx.native.matrices import Compute, Matrix, MatrixFormat, embedding, linear
 from pamx.substitute.classes import Called, Swaps, on_change
@@ -52,18 +54,18 @@ class Packed(Called):
         return key in self._pamx_names or super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        return self[key] if key in self else default
+        return self[key] if key in self else default  # noqa: SIM401  # dict's own skips __missing__
 
     def _whole(self) -> dict[str, Any]:
         return {**self._pamx_unpack(), **dict(dict.items(self))} if self._pamx_names else self
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> Any:
         return dict.items(self._whole())
 
-    def keys(self) -> KeysView[str]:
+    def keys(self) -> Any:
         return dict.keys(self._whole())
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> Any:
         return dict.values(self._whole())
 
     def children(self) -> dict[str, Any]:
@@ -112,7 +114,7 @@ class LinearLayers:
                 continue
             matrix, dtype = module._pamx_matrix, vars(module)["_pamx_dtype"]
             product = _product(matrix, compute, dtype)
-            lookup = isinstance(module, (nn.Embedding, nn.QuantizedEmbedding))
+            lookup = isinstance(module, (Embedding, QuantizedEmbedding))
             vars(module).update(
                 _pamx_run=_lookup(matrix, dtype) if lookup else product, _pamx_as_linear=product
             )
@@ -160,20 +162,20 @@ class LinearLayers:
         return None if module is None or not module._pamx_names else module._pamx_matrix
 
 
-_KINDS = (nn.Linear, nn.QuantizedLinear, nn.Embedding, nn.QuantizedEmbedding)
+_KINDS = (Linear, QuantizedLinear, Embedding, QuantizedEmbedding)
 _CALLS = {kind.__call__ for kind in _KINDS}
 
 
 def _reason_to_keep(module: Module, tied: bool) -> str | None:
     if type(module).__call__ not in _CALLS:
         return f"{type(module).__name__} computes in its own way."
-    if isinstance(module, nn.Embedding) and not tied:
+    if isinstance(module, Embedding) and not tied:
         return "A lookup in dense rows costs nothing."
     extra = set(dict.keys(module)) - {"weight", "scales", "biases", "bias"}
     weight = dict.get(module, "weight")
     if extra or weight is None or weight.ndim != 2:
         return "It has other parameters than a matrix and a bias."
-    if not isinstance(module, (nn.QuantizedLinear, nn.QuantizedEmbedding)):
+    if not isinstance(module, (QuantizedLinear, QuantizedEmbedding)):
         return None if weight.dtype in _FLOATS else f"Its weights are {weight.dtype}."
     if module.mode != "affine":
         return f"Its weights are quantised as {module.mode}."
@@ -209,9 +211,7 @@ def _restore(module: Packed) -> None:
     del own["_pamx_matrix"]
 
 
-def _product(
-    matrix: Matrix, compute: Compute, dtype: mx.Dtype
-) -> Callable[[mx.array], mx.array]:
+def _product(matrix: Matrix, compute: Compute, dtype: mx.Dtype) -> Callable[[mx.array], mx.array]:
     def multiply(x: mx.array) -> mx.array:
         # Like MLX: activations of another 16-bit dtype than the weights' meet them in float32.
         if x.dtype != dtype and x.dtype != mx.float32:

@@ -131,7 +131,7 @@ def observe(
     block_size: int,
     backend: Backend,
     placeholders: Placeholders,
-) -> tuple[list[Call], list[PagedKVCache], list[Attended]]:
+) -> tuple[list[Call], list[Attended]]:
     """Runs the model over a few tokens on pages.
 
     Args:
@@ -142,8 +142,8 @@ def observe(
         placeholders: Shared with the substituted attention calls.
 
     Returns:
-        The calls of modules that were handed one layer's cache, outermost ones only, in order;
-        the caches; and all attention calls.
+        The calls of modules that were handed one layer's cache, outermost ones only, in order,
+        and all attention calls.
     """
     blocks = -(-ROWS // block_size)
     pool = BlockPool(layers, blocks, block_size, backend.storage)
@@ -161,7 +161,7 @@ def observe(
     for call in layer_calls:
         mx.eval([a for c in (call, *call.within) for a in c.arrays()])
         mx.eval([(a.queries, a.keys, a.values, a.out) for a in call.attended])
-    return layer_calls, caches, recorder.attended
+    return layer_calls, recorder.attended
 
 
 def _cache_of(call: Call) -> PagedKVCache | None:
@@ -181,7 +181,7 @@ def _recorded(model: Module, recorder: Recorder) -> Iterator[None]:
     try:
         for name, module in model.named_modules():  # type: ignore[no-untyped-call]
             # Some modules stand in several places of the model.
-            if not isinstance(module, _Recorded) and hasattr(type(module), "__call__"):
+            if not isinstance(module, _Recorded) and callable(module):
                 swaps.mix_in(module, _Recorded, recorder=recorder, name=name)
         yield
     finally:

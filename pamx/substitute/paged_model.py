@@ -97,9 +97,7 @@ class PagedModel(Closing):
         )
         try:
             if self.compute.mode != mode and kv_dtype is None:
-                pages = [
-                    replace(g, dtype=_page_dtype(g.dtype, self.compute.mode)) for g in layers
-                ]
+                pages = [replace(g, dtype=_page_dtype(g.dtype, self.compute.mode)) for g in layers]
             num_blocks = -(-_pool_tokens(pages, context, max_context) // block_size)
             self.manager = BlockManager(num_blocks, block_size)
             self.context = num_blocks * block_size

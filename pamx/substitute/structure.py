@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
 import numpy as np
 import numpy.typing as npt
 from mlx.nn.layers.base import Module
+from mlx.nn.layers.linear import Linear
+from mlx.nn.layers.quantized import QuantizedLinear
 
 from pamx.attention.cache import PagedKVCache
 from pamx.attention.placeholders import WindowMask
@@ -27,6 +28,7 @@ from pamx.substitute.observe import Attended, Call
 
 # Largest difference from what is supposed, as a part of the largest value.
 _TOLERANCE_FLOAT32, _TOLERANCE_16_BIT = 2e-5, 2e-2
+
 
 class NotRecognised(Exception):  # noqa: N818  # not an error: the layer keeps its own code
     """Says in a sentence why a layer is not one of those that are fused."""
@@ -173,9 +175,7 @@ class _Reader:
         self._x: mx.array = call.x if call.x is not None else mx.zeros(())
         self._dtype = self._x.dtype
         self._calls = [c for c in call.within if c.x is not None and isinstance(c.out, mx.array)]
-        self._linears = [
-            c for c in self._calls if isinstance(c.module, (nn.Linear, nn.QuantizedLinear))
-        ]
+        self._linears = [c for c in self._calls if isinstance(c.module, (Linear, QuantizedLinear))]
         self._norms = [(c, n) for c in self._calls if (n := norm_of(c.module)) is not None]
         self._ropes = [(c, r) for c in self._calls if (r := rope_of(c.module)) is not None]
 
@@ -450,7 +450,7 @@ class _Reader:
         return call.name
 
     def _submodules(self) -> list[tuple[str, Module]]:
-        named = self._call.module.named_modules()
+        named = self._call.module.named_modules()  # type: ignore[no-untyped-call]
         return [(f"{self._call.name}.{name}" if name else self._call.name, m) for name, m in named]
 
     def _check_all_used(self) -> None:
