@@ -158,3 +158,80 @@ void pamx_rope_free(pamx_rope* rope);
  * row (b, ..., t) at offsets[b] + t. */
 int pamx_rope_apply(const pamx_rope* rope, pamx_object x, int32_t offset, pamx_object offsets,
                     pamx_object out);
+
+/* ---- Fused blocks --------------------------------------------------------------------------- */
+
+enum pamx_norm_kind { PAMX_NORM_NONE = 0, PAMX_NORM_RMS = 1, PAMX_NORM_LAYER = 2 };
+
+/* A norm with its parameters, which are copied. */
+typedef struct {
+  int32_t kind;        /* pamx_norm_kind; with PAMX_NORM_NONE the rest is not read */
+  int32_t size;        /* elements that are normalised together */
+  float eps;
+  const float* weight; /* [size], or null: 1 */
+  const float* bias;   /* [size], or null: 0; for PAMX_NORM_LAYER alone */
+} pamx_norm;
+
+/* The attention half of a decoder layer, x [tokens, width] to
+ *   x + residual_scale * output_norm(O(attend(rope(qn(Q(n))), rope(kn(K(n))), V(n))))
+ * with n = input_norm(x), qn = query_norm and kn = key_norm. Matrices and rope are held, the rest
+ * is copied. */
+typedef struct {
+  int32_t compute; /* pamx_compute */
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_dim; /* of queries and keys */
+  int32_t v_dim;
+  float residual_scale;
+  pamx_norm input_norm;  /* of `width` */
+  pamx_norm query_norm;  /* of head_dim: each head by itself; or of heads * head_dim */
+  pamx_norm key_norm;    /* of head_dim, or of kv_heads * head_dim */
+  pamx_norm output_norm; /* of `width`, before the residual is added */
+  const pamx_matrix* query;     /* [heads * head_dim, width] */
+  const pamx_matrix* key;       /* [kv_heads * head_dim, width] */
+  const pamx_matrix* value;     /* [kv_heads * v_dim, width] */
+  const pamx_matrix* fused_qkv; /* instead of the three: their rows one below the other */
+  const pamx_matrix* output;    /* [width, heads * v_dim] */
+  const pamx_rope* rope;        /* null: none */
+  pamx_attention_params attention; /* its window must be 0: each call gives its own */
+  const float* sinks;              /* [heads], or null */
+} pamx_attention_block_desc;
+
+typedef struct pamx_attention_block pamx_attention_block;
+int pamx_attention_block_create(const pamx_attention_block_desc* desc,
+                                pamx_attention_block** block);
+/* Releases the caller's hold; work already queued keeps its own. Null is allowed. */
+void pamx_attention_block_free(pamx_attention_block* block);
+
+/* Queues the block on MLX's current default stream. x is [1, tokens, width] or [tokens, 1, width]
+ * in float32, float16 or bfloat16, and `out` becomes the same. Pools are in any of the three
+ * formats; they are written in place and handed on as in pamx_paged_attention. window: 0 for none.
+ * Rows are float32 between x and out: x is rounded nowhere else than in `out` and in the pools. */
+int pamx_attention_block_apply(const pamx_attention_block* block, const pamx_batch* batch,
+                               int32_t window, pamx_object x, pamx_object key_pool,
+                               pamx_object value_pool, pamx_object out, pamx_object key_pool_out,
+                               pamx_object value_pool_out);
+
+/* The MLP half of a decoder layer, x [..., inputs] to
+ *   x + residual_scale * output_norm(down(act(gate(n)) * up(n))),  n = input_norm(x),
+ * or without "x +". Matrices are held, the rest is copied. */
+typedef struct {
+  int32_t compute;   /* pamx_compute */
+  int32_t gate_kind; /* pamx_gate */
+  int32_t residual;  /* 0: x is not added */
+  float residual_scale;
+  pamx_norm input_norm;
+  pamx_norm output_norm;
+  const pamx_matrix* gate;          /* [hidden, inputs] */
+  const pamx_matrix* up;            /* [hidden, inputs] */
+  const pamx_matrix* fused_gate_up; /* instead of the two: gate's rows above up's; hidden is then
+                                       a multiple of 16 */
+  const pamx_matrix* down;          /* [outputs, hidden] */
+} pamx_mlp_block_desc;
+
+typedef struct pamx_mlp_block pamx_mlp_block;
+int pamx_mlp_block_create(const pamx_mlp_block_desc* desc, pamx_mlp_block** block);
+/* Releases the caller's hold; work already queued keeps its own. Null is allowed. */
+void pamx_mlp_block_free(pamx_mlp_block* block);
+/* Queues the block: `out` becomes [..., outputs] in x's dtype. */
+int pamx_mlp_block_apply(const pamx_mlp_block* block, pamx_object x, pamx_object out);
