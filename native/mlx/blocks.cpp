@@ -17,7 +17,10 @@ class AttentionBlock : public PoolPrimitive {
  public:
   AttentionBlock(mx::Stream stream, std::shared_ptr<const cpu::AttentionBlock> block,
                  std::shared_ptr<const Batch> batch, int32_t window)
-      : PoolPrimitive(stream), block_(std::move(block)), batch_(std::move(batch)), window_(window) {}
+      : PoolPrimitive(stream),
+        block_(std::move(block)),
+        batch_(std::move(batch)),
+        window_(window) {}
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     for (size_t i = 1; i < 3; ++i) hand_on(in[i], out[i]);
@@ -95,9 +98,9 @@ std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::Attentio
   require(window >= 0, "window must be at least 0");
   check_block_pool(key_pool, "key_pool", *batch, block->kv_heads, block->head_dim);
   check_block_pool(value_pool, "value_pool", *batch, block->kv_heads, block->v_dim);
-  require(key_pool.dtype() == value_pool.dtype(),
-          "the pools are " + dtype_string(key_pool.dtype()) + " and " +
-              dtype_string(value_pool.dtype()));
+  require(key_pool.dtype() == value_pool.dtype(), "the pools are " +
+                                                      dtype_string(key_pool.dtype()) + " and " +
+                                                      dtype_string(value_pool.dtype()));
   return mx::array::make_arrays(
       {x.shape(), key_pool.shape(), value_pool.shape()},
       {x.dtype(), key_pool.dtype(), value_pool.dtype()},
@@ -130,9 +133,9 @@ extern "C" int pamx_attention_block_apply(const pamx_attention_block* block,
     auto& out_array = array_of(out, "out");
     auto& key_pool_array = array_of(key_pool_out, "key_pool_out");
     auto& value_pool_array = array_of(value_pool_out, "value_pool_out");
-    auto results = pamx::attention_block(block->block, batch->batch, window, array_of(x, "x"),
-                                         array_of(key_pool, "key_pool"),
-                                         array_of(value_pool, "value_pool"));
+    auto results =
+        pamx::attention_block(block->block, batch->batch, window, array_of(x, "x"),
+                              array_of(key_pool, "key_pool"), array_of(value_pool, "value_pool"));
     out_array = std::move(results[0]);
     key_pool_array = std::move(results[1]);
     value_pool_array = std::move(results[2]);

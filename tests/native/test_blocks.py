@@ -19,7 +19,7 @@ from oracle import Array, Case, Step, attention
 from pamx.errors import NativeError
 from pamx.native.blocks import AttentionBlock, MlpBlock, Norm
 from pamx.native.loader import library
-from pamx.native.matrices import Compute, Matrix
+from pamx.native.matrices import Compute, Matrix, MatrixFormat, Memory, pack
 from pamx.native.ops import NativeBatch
 from pamx.native.small import GateKind, Rope
 
@@ -79,7 +79,16 @@ class Weights:
 
 def matrix_of(*layers: nn.Module) -> Matrix:
     """A packed matrix of one mlx layer, or of several with their rows one below the other."""
-    return Matrix.from_layers(layers)
+    parts = [
+        mx.concatenate([layer[name] for layer in layers]) if name in layers[0] else None
+        for name in ("weight", "scales", "biases", "bias")
+    ]
+    weight, scales, biases, bias = parts
+    quantised = {} if scales is None else {"bits": layers[0].bits, "group_size": 32}
+    form = MatrixFormat.of(weight, scales, **quantised)
+    memory = Memory.allocate(form.nbytes)
+    pack(form, weight, scales, biases, memory)
+    return Matrix(form, memory, bias=bias)
 
 
 def rotate(x: Array, positions: np.ndarray, dims: int, base: float, traditional: bool) -> Array:

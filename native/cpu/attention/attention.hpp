@@ -4,13 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/dtype.hpp"
 #include "plan/cpu_attention.hpp"
 
 namespace pamx::cpu {
-
-enum class Dtype : int32_t { float32, float16, bfloat16 };
-
-inline int64_t size_of(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
 
 // Rows of an activation tensor: the element for (token, head, i) is at
 // data + token * token_stride + head * head_stride + i * dim_stride, counted in elements.

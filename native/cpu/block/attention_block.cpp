@@ -109,7 +109,8 @@ struct SlabBatch {
   }
 };
 
-// Normalises and rotates the queries and keys of each row, in place. `table` holds the rows' angles.
+// Normalises and rotates the queries and keys of each row, in place. `table` holds the rows'
+// angles.
 void prepare_heads(const AttentionBlock& b, const float* table, int64_t rows, float* qkv,
                    int64_t stride) {
   const struct {
@@ -182,8 +183,8 @@ void run_slab(const AttentionBlockCall& call, int64_t begin, int64_t rows, const
   attention.max_blocks = call.batch->max_blocks;
   attention.query_starts = batch.query_starts.data();
   attention.context_lens = batch.context_lens.data();
-  attention.block_tables = call.batch->block_tables.data() +
-                           int64_t{batch.first_sequence} * call.batch->max_blocks;
+  attention.block_tables =
+      call.batch->block_tables.data() + int64_t{batch.first_sequence} * call.batch->max_blocks;
   run(attention);
 
   const BlockOutput output{b.output.get(), &b.output_norm, b.residual_scale,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/batch.hpp"
+#include "cpu/attention/attention.hpp"
 #include "cpu/block/block.hpp"
 
 namespace pamx::cpu {

@@ -51,8 +51,8 @@ std::shared_ptr<const Matrix> matrix_of(const pamx_matrix* matrix, const std::st
 }
 
 void check_size(const BlockNorm& norm, const std::string& name, int32_t size) {
-  require(!norm || norm.size == size, name + " has size " + std::to_string(norm.size) +
-                                          " instead of " + std::to_string(size));
+  require(!norm || norm.size == size,
+          name + " has size " + std::to_string(norm.size) + " instead of " + std::to_string(size));
 }
 
 int64_t slab_rows(int64_t floats_per_row) {

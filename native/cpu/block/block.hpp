@@ -34,7 +34,8 @@ std::shared_ptr<const Matrix> matrix_of(const pamx_matrix* matrix, const std::st
 void check_size(const BlockNorm& norm, const std::string& name, int32_t size);
 
 // A block works on slabs of rows, so that its scratch stays bounded whatever the batch: as many
-// rows as have this many floats, within limits that keep matrices busy. Results do not depend on it.
+// rows as have this many floats, within limits that keep matrices busy. Results do not depend on
+// it.
 constexpr int64_t kSlabFloats = int64_t{8} << 20;
 int64_t slab_rows(int64_t floats_per_row);
 

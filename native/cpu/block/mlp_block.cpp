@@ -23,9 +23,10 @@ std::shared_ptr<const MlpBlock> MlpBlock::create(const pamx_mlp_block_desc* desc
     require(!desc->gate && !desc->up, "gate and up are given both fused and one by one");
     const int32_t inputs = desc->fused_gate_up->matrix->format.inputs;
     b.gate_owner = matrix_of(desc->fused_gate_up, "fused gate and up", 2 * hidden, inputs);
-    require(hidden % kPanel == 0, "a fused gate and up matrix needs a hidden size that is a "
-                                  "multiple of " +
-                                      std::to_string(kPanel) + ", not " + std::to_string(hidden));
+    require(hidden % kPanel == 0,
+            "a fused gate and up matrix needs a hidden size that is a "
+            "multiple of " +
+                std::to_string(kPanel) + ", not " + std::to_string(hidden));
     b.gate = slice(*b.gate_owner, 0, hidden);
     b.up = slice(*b.gate_owner, hidden, hidden);
   } else {

@@ -24,7 +24,6 @@ void check_rope(const float* inverse_frequencies, int32_t pairs, float position_
   }
 }
 
-
 }  // namespace
 
 std::shared_ptr<const Rope> Rope::create(std::vector<float> inverse_frequencies,
