@@ -9,11 +9,6 @@
 #include "mlx/rows.hpp"
 #include "mlx/utils.h"
 
-// The handle that C holds: queued operations keep their own reference.
-struct pamx_rope {
-  std::shared_ptr<const pamx::cpu::Rope> rope;
-};
-
 namespace pamx {
 
 namespace mx = mlx::core;
@@ -185,19 +180,6 @@ mx::array apply_rope(const std::shared_ptr<const cpu::Rope>& rope, const mx::arr
                    inputs);
 }
 
-void check_rope(const float* inverse_frequencies, int32_t pairs, float position_scale,
-                float multiplier) {
-  require(inverse_frequencies != nullptr, "inverse_frequencies is null");
-  require(pairs >= 1 && pairs <= 1 << 16,
-          "a rope has from 1 to 65536 pairs, not " + std::to_string(pairs));
-  require(std::isfinite(position_scale) && std::isfinite(multiplier),
-          "position_scale and multiplier must be finite");
-  for (int32_t i = 0; i < pairs; ++i) {
-    require(std::isfinite(inverse_frequencies[i]),
-            "inverse frequency " + std::to_string(i) + " is not finite");
-  }
-}
-
 }  // namespace
 
 }  // namespace pamx
@@ -229,21 +211,6 @@ extern "C" int pamx_gated(int32_t kind, pamx_object gate, pamx_object up, pamx_o
     result = pamx::gated(kind, array_of(gate, "gate"), up ? &array_of(up, "up") : nullptr);
   });
 }
-
-extern "C" int pamx_rope_create(const float* inverse_frequencies, int32_t pairs,
-                                float position_scale, float multiplier, int32_t traditional,
-                                pamx_rope** rope) {
-  return pamx::guarded([&] {
-    pamx::require(rope != nullptr, "the place for the new rope is null");
-    *rope = nullptr;
-    pamx::check_rope(inverse_frequencies, pairs, position_scale, multiplier);
-    *rope =
-        new pamx_rope{pamx::cpu::Rope::create({inverse_frequencies, inverse_frequencies + pairs},
-                                              position_scale, multiplier, traditional != 0)};
-  });
-}
-
-extern "C" void pamx_rope_free(pamx_rope* rope) { delete rope; }
 
 extern "C" int pamx_rope_apply(const pamx_rope* rope, pamx_object x, int32_t offset,
                                pamx_object offsets, pamx_object out) {

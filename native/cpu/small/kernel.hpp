@@ -35,53 +35,51 @@ static void to_float(const void* in, Dtype dtype, int64_t stride, int32_t n, flo
   }
 }
 
+template <typename Store8>
+static void scatter(const float* in, int32_t n, uint16_t* out, const Store8& store8) {
+  int32_t i = 0;
+  for (; i + 8 <= n; i += 8) store8(out + i, load(in + i));
+  if (i == n) return;
+  float rest[8] = {};
+  uint16_t narrow[8];
+  for (int32_t j = 0; i + j < n; ++j) rest[j] = in[i + j];
+  store8(narrow, load(rest));
+  for (int32_t j = 0; i + j < n; ++j) out[i + j] = narrow[j];
+}
+
 static void from_float(const float* in, int32_t n, Dtype dtype, void* out) {
   auto* narrow = static_cast<uint16_t*>(out);
-  int32_t i = 0;
   switch (dtype) {
     case Dtype::float32:
       __builtin_memmove(out, in, sizeof(float) * static_cast<std::size_t>(n));
       return;
     case Dtype::float16:
-#if defined(PAMX_SIMD_AVX2)
-      for (; i + 8 <= n; i += 8) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(narrow + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
-      }
-#endif
-      for (; i < n; ++i) narrow[i] = float_to_float16(in[i]);
-      return;
+      return scatter(in, n, narrow, [](uint16_t* p, F8 a) { store_float16(p, a); });
     case Dtype::bfloat16:
-      for (; i < n; ++i) narrow[i] = float_to_bfloat16(in[i]);
-      return;
+      return scatter(in, n, narrow, [](uint16_t* p, F8 a) { store_bfloat16(p, a); });
   }
 }
 
 // ---- norms --------------------------------------------------------------------------------------
 
-// Sums what `accumulate` adds to a lane, over sixteen lanes: element i in lane i % 16, then lane l
-// with lane l + 8, then the elements past the last sixteen one by one.
+// Sums what `accumulate` adds to a lane, over sixteen lanes: element i in lane i % 16; then the
+// elements past the last sixteen one by one.
 template <typename Accumulate>
 static float lane_sum(const float* x, int32_t n, const Accumulate& accumulate) {
-  F8 low = splat(0.0f), high = splat(0.0f);
+  Wide lanes = Wide::splat(0.0f);
   int32_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    low = accumulate(load(x + i), low);
-    high = accumulate(load(x + i + 8), high);
-  }
-  float total = sum(add(low, high));
-  for (; i < n; i += 8) {
-    const int32_t count = n - i < 8 ? n - i : 8;
-    float lanes[8] = {};
-    for (int32_t j = 0; j < count; ++j) lanes[j] = x[i + j];
-    store(lanes, accumulate(load(lanes), splat(0.0f)));
-    for (int32_t j = 0; j < count; ++j) total += lanes[j];
-  }
+  for (; i + 16 <= n; i += 16) lanes = accumulate(Wide::load(x + i), lanes);
+  float total = sum(lanes);
+  if (i == n) return total;
+  float rest[16] = {};
+  for (int32_t j = 0; i + j < n; ++j) rest[j] = x[i + j];
+  store(rest, accumulate(Wide::load(rest), Wide::splat(0.0f)));
+  for (int32_t j = 0; i + j < n; ++j) total += rest[j];
   return total;
 }
 
 static void rms_norm(const float* x, const float* weight, float eps, int32_t n, float* out) {
-  const float squares = lane_sum(x, n, [](F8 v, F8 acc) { return fma(v, v, acc); });
+  const float squares = lane_sum(x, n, [](Wide v, Wide acc) { return fma(v, v, acc); });
   const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + eps);
   if (weight) {
     for (int32_t i = 0; i < n; ++i) out[i] = x[i] * scale * weight[i];
@@ -93,10 +91,10 @@ static void rms_norm(const float* x, const float* weight, float eps, int32_t n, 
 static void layer_norm(const float* x, const float* weight, const float* bias, float eps, int32_t n,
                        float* out) {
   const auto count = static_cast<float>(n);
-  const float mean = lane_sum(x, n, [](F8 v, F8 acc) { return add(v, acc); }) / count;
-  const F8 shift = splat(-mean);
-  const float squares = lane_sum(x, n, [shift](F8 v, F8 acc) {
-    const F8 d = add(v, shift);
+  const float mean = lane_sum(x, n, [](Wide v, Wide acc) { return add(v, acc); }) / count;
+  const Wide centre = Wide::splat(mean);
+  const float squares = lane_sum(x, n, [centre](Wide v, Wide acc) {
+    const Wide d = sub(v, centre);
     return fma(d, d, acc);
   });
   const float scale = 1.0f / __builtin_sqrtf(squares / count + eps);

@@ -4,9 +4,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/status.hpp"
 #include "cpu/worker_pool.hpp"
 
 namespace pamx::cpu {
+
+namespace {
+
+void check_rope(const float* inverse_frequencies, int32_t pairs, float position_scale,
+                float multiplier) {
+  require(inverse_frequencies != nullptr, "inverse_frequencies is null");
+  require(pairs >= 1 && pairs <= 1 << 16,
+          "a rope has from 1 to 65536 pairs, not " + std::to_string(pairs));
+  require(std::isfinite(position_scale) && std::isfinite(multiplier),
+          "position_scale and multiplier must be finite");
+  for (int32_t i = 0; i < pairs; ++i) {
+    require(std::isfinite(inverse_frequencies[i]),
+            "inverse frequency " + std::to_string(i) + " is not finite");
+  }
+}
+
+}  // namespace
 
 std::shared_ptr<const Rope> Rope::create(std::vector<float> inverse_frequencies,
                                          float position_scale, float multiplier, bool traditional) {
@@ -69,3 +87,18 @@ std::shared_ptr<const Rope::Table> Rope::table(const int32_t* positions, int64_t
 }
 
 }  // namespace pamx::cpu
+
+extern "C" int pamx_rope_create(const float* inverse_frequencies, int32_t pairs,
+                                float position_scale, float multiplier, int32_t traditional,
+                                pamx_rope** rope) {
+  return pamx::guarded([&] {
+    pamx::require(rope != nullptr, "the place for the new rope is null");
+    *rope = nullptr;
+    pamx::cpu::check_rope(inverse_frequencies, pairs, position_scale, multiplier);
+    *rope =
+        new pamx_rope{pamx::cpu::Rope::create({inverse_frequencies, inverse_frequencies + pairs},
+                                              position_scale, multiplier, traditional != 0)};
+  });
+}
+
+extern "C" void pamx_rope_free(pamx_rope* rope) { delete rope; }

@@ -42,3 +42,8 @@ class Rope {
 };
 
 }  // namespace pamx::cpu
+
+// The handle that C holds; operations that were queued keep their own share.
+struct pamx_rope {
+  std::shared_ptr<const pamx::cpu::Rope> rope;
+};

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "cpu/attention/attention.hpp"
-#include "cpu/small/gate.hpp"
+#include "cpu/dtype.hpp"
+#include "cpu/linear/linear.hpp"
 #include "cpu/small/rope.hpp"
 #include "cpu/worker_pool.hpp"
 

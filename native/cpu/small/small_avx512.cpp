@@ -2,8 +2,13 @@
 #include "cpu/small/small.hpp"
 
 #if defined(__x86_64__)
+#if defined(__GNUC__) && !defined(__clang__)
+// GCC 12's own intrinsics begin with a register that is undefined on purpose, and warn about it.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
-#define PAMX_SIMD_AVX2
+#define PAMX_SIMD_AVX512
 
 namespace pamx::cpu::avx512 {
 #include "cpu/isa/simd.hpp"

@@ -1,7 +1,9 @@
-// The row kernels compiled for Armv8.2-A.
+// The row kernels compiled for NEON (Armv8.2-A).
 #include "cpu/small/small.hpp"
 
 #if defined(__aarch64__)
+#include <arm_neon.h>
+#define PAMX_SIMD_NEON
 
 namespace pamx::cpu::neon {
 #include "cpu/isa/simd.hpp"
