@@ -55,8 +55,8 @@ def chat(
         sampling = Sampling(temperature, top_p, top_k, min_p, seed)
         return session.ask(text, max_tokens=max_tokens or options.LONGEST_ANSWER, sampling=sampling)
 
-    def start() -> Conversation:
-        return Conversation(EngineThread(load, label), ask, system)
+    def start(later: bool = False) -> Conversation:
+        return Conversation(EngineThread(load, label, later=later), ask, system)
 
     if is_terminal(sys.stdin) and is_terminal(sys.stdout):
         from pamx.cli.repl import talk
@@ -65,7 +65,7 @@ def chat(
         # Now, not in the background: a download shows its progress, and a name that is wrong is
         # known before the first question.
         fetch(name, revision=revision)
-        with start() as conversation:
+        with start(later=True) as conversation:
             talk(conversation, label)
     elif not _answer_lines(start):
         raise typer.Exit(1)

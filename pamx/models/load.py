@@ -16,6 +16,7 @@ from pamx.errors import ModelError
 from pamx.models import store
 from pamx.models.check import check_folder
 from pamx.models.default import fetch_default
+from pamx.models.gguf_target import CONVERTER_VERSION, dtype_for_device
 from pamx.models.hub import fetch_hub
 from pamx.models.notice import say
 from pamx.models.source import DEFAULT_MODEL, BuiltIn, Folder, GgufFile, HubRepo, Source, classify
@@ -135,8 +136,6 @@ def _display_name(source: Source) -> str:
 
 def _fetch_gguf(path: Path, progress: bool) -> Path:
     """The converted form of a local GGUF file, from the cache if it has not changed."""
-    from pamx.models.gguf_convert import CONVERTER_VERSION, convert, dtype_for_device
-
     path = path.resolve()
     dtype = dtype_for_device()
     where = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
@@ -147,6 +146,8 @@ def _fetch_gguf(path: Path, progress: bool) -> Path:
     with store.lock(slug, progress):
         if folder := store.current(slug, key):
             return folder
+        from pamx.models.gguf_convert import convert
+
         say(f"Converting {path.name}, once.", progress)
         return store.publish(
             slug, str(path), "gguf", key, lambda folder: convert(path, folder, dtype)

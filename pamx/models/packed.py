@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -190,6 +189,8 @@ def fingerprint(folder: Path, build: str, mlx: str) -> str:
     Raises:
         OSError: the folder cannot be read.
     """
+    from importlib.metadata import version
+
     files = sorted((entry.name, entry) for entry in os.scandir(folder) if entry.is_file())
     facts = {
         "files": [(name, e.stat().st_size, e.stat().st_mtime_ns) for name, e in files],
