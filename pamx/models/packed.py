@@ -18,8 +18,9 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import pamx
 from pamx.errors import ModelError, NativeError
@@ -27,50 +28,40 @@ from pamx.models.cache_dir import cache_root, locks_dir
 from pamx.models.notice import say
 from pamx.models.packed_file import DamagedFileError, Part, Table, checksum, read_table, write
 
-__all__ = ["PackedWeights", "Shelf", "fingerprint", "forget", "kept_bytes"]
+__all__ = ["Memory", "Place", "WeightFile", "fingerprint", "forget", "kept_bytes"]
 
 _SUFFIX = ".weights"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-class MappedMemory(Protocol):
-    """Bytes of a file that stay mapped as long as anything uses them."""
+class Memory(Protocol):
+    """Memory that holds packed matrices: that of the process, or a mapped file's."""
 
-    def view(self) -> memoryview: ...
-
-
-class PackedMatrix(Protocol):
-    """A matrix that the kernels can read."""
-
-    def view(self) -> memoryview:
-        """Its packed bytes."""
+    def view(self, offset: int, size: int) -> memoryview:
+        """The bytes, without a copy; the memory must outlive what is returned."""
         ...
 
 
-M = TypeVar("M", bound=PackedMatrix)
-F = TypeVar("F")
-M_co = TypeVar("M_co", bound=PackedMatrix, covariant=True)
-F_contra = TypeVar("F_contra", contravariant=True)
+M = TypeVar("M", bound=Memory)
 
 
-class Shelf(Protocol[F_contra, M_co]):
-    """How packed matrices come from mapped files: what the native library offers."""
+@dataclass(frozen=True)
+class Place(Generic[M]):
+    """A packed matrix.
 
-    def map(self, file: Path, size: int) -> MappedMemory:
-        """Maps a file of exactly this size; raises NativeError or OSError."""
-        ...
+    Attributes:
+        format: What its bytes mean, in numbers.
+        memory, offset, size: Where they lie, in bytes.
+    """
 
-    def matrix(self, format: F_contra, memory: Any, offset: int) -> M_co:  # noqa: A002
-        """The matrix at an offset of such a mapping."""
-        ...
-
-    def numbers(self, format: F_contra) -> tuple[int, ...]:  # noqa: A002
-        """A format as numbers: equal if and only if the bytes mean the same."""
-        ...
+    format: tuple[int, ...]
+    memory: M
+    offset: int
+    size: int
 
 
-class PackedWeights(Generic[F, M]):
-    """The packed matrices of one model: from its file where that has them, else made and kept.
+class WeightFile(Generic[M]):
+    """The packed matrices of one model, from one start to the next.
 
     Opening starts to check the bytes against their checksums on a thread of its own, which also
     brings them into memory; a matrix is handed out only once it has passed.
@@ -78,7 +69,7 @@ class PackedWeights(Generic[F, M]):
     Args:
         folder: The model's folder.
         made_from: See `fingerprint`.
-        shelf: Maps files.
+        map_file: Maps a file of exactly so many bytes, read-only; raises NativeError if it cannot.
         progress: Whether notes may go to a terminal.
 
     Raises:
@@ -86,74 +77,78 @@ class PackedWeights(Generic[F, M]):
     """
 
     def __init__(
-        self, folder: Path, made_from: str, shelf: Shelf[F, M], *, progress: bool = True
+        self,
+        folder: Path,
+        made_from: str,
+        map_file: Callable[[Path, int], M],
+        *,
+        progress: bool = True,
     ) -> None:
         self._limit = _limit()
         self._model = str(folder.resolve())
         self._made_from = made_from
-        self._shelf = shelf
         self._progress = progress
         self._file = _folder() / f"{_stem(self._model)}-{made_from[:16]}{_SUFFIX}"
-        self._parts: dict[str, tuple[tuple[int, ...], M]] = {}
+        self._used: dict[str, tuple[tuple[int, ...], Place[M]]] = {}
         self._changed = False
         self._table: Table | None = None
-        self._memory: MappedMemory | None = None
+        self._memory: M | None = None
         self._sound: dict[str, Future[bool]] = {}
         if self._limit != 0:
-            self._open()
+            self._open(map_file)
 
-    def matrix(self, key: str, format: F, make: Callable[[], M]) -> M:  # noqa: A002
-        """The matrix of this name and format; made if the file does not have it, or not whole.
+    def find(self, key: str, source: tuple[int, ...]) -> Place[M] | None:
+        """A matrix of the file, or None if that does not have it whole.
 
         Args:
             key: Its name in the model.
-            format: What its bytes must mean.
-            make: Packs it from the model's own weights.
+            source: What it must have been packed from, in numbers.
         """
-        numbers = self._shelf.numbers(format)
-        found = self._mapped(key, format, numbers)
-        if found is None:
-            found = make()
-            self._changed = True
+        entry = self._table.entries.get(key) if self._table else None
+        if entry is None or entry.source != source or not self._sound[key].result():
+            return None
+        assert self._memory is not None
+        place = Place(entry.format, self._memory, entry.offset, entry.size)
+        self._used[key] = source, place
+        return place
+
+    def keep(self, key: str, source: tuple[int, ...], place: Place[M]) -> None:
+        """Has `save` write a matrix that `find` did not have."""
         if self._limit != 0:
-            self._parts[key] = numbers, found
-        return found
+            self._used[key] = source, place
+            self._changed = True
 
     def save(self) -> None:
-        """Writes the file anew if a matrix was made; no failure to write is an error."""
-        parts, self._parts = self._parts, {}
-        if self._limit == 0 or not self._changed:
+        """Writes the file anew if there is something to keep; no failure to write is an error."""
+        used, self._used = self._used, {}
+        if not self._changed:
             return
         self._changed = False
         try:
-            self._write([Part(key, numbers, m.view()) for key, (numbers, m) in parts.items()])
+            self._write(
+                [
+                    Part(key, source, place.format, place.memory.view(place.offset, place.size))
+                    for key, (source, place) in used.items()
+                ]
+            )
         except OSError as error:
             reason = error.strerror or str(error)
             say(f"The packed weights were not kept for the next start: {reason}.", self._progress)
 
-    def _open(self) -> None:
+    def _open(self, map_file: Callable[[Path, int], M]) -> None:
         try:
             table = read_table(self._file)
             if (table.model, table.fingerprint) != (self._model, self._made_from):
                 return
-            memory = self._shelf.map(self._file, table.size)
+            memory = map_file(self._file, table.size)
         except (OSError, DamagedFileError, NativeError):
             return
         with suppress(OSError):
             os.utime(self._file)  # the limit takes the one that was used longest ago
         self._table, self._memory = table, memory
         self._sound = {key: Future() for key in table.entries}
-        work = (table, memory.view(), self._sound)
+        work = (table, memory, self._sound)
         threading.Thread(target=_verify, args=work, name="pamx-verify", daemon=True).start()
-
-    def _mapped(self, key: str, format: F, numbers: tuple[int, ...]) -> M | None:  # noqa: A002
-        entry = self._table.entries.get(key) if self._table else None
-        if entry is None or entry.format != numbers or not self._sound[key].result():
-            return None
-        try:
-            return self._shelf.matrix(format, self._memory, entry.offset)
-        except NativeError:  # a table that is whole and yet wrong
-            return None
 
     def _write(self, parts: list[Part]) -> None:
         from filelock import FileLock, Timeout
@@ -226,10 +221,10 @@ def forget(folder: Path) -> int:
     return freed
 
 
-def _verify(table: Table, data: memoryview, sound: dict[str, Future[bool]]) -> None:
+def _verify(table: Table, memory: Memory, sound: dict[str, Future[bool]]) -> None:
     for key, entry in sorted(table.entries.items(), key=lambda item: item[1].offset):
-        whole = checksum(data[entry.offset : entry.offset + entry.size]) == entry.checksum
-        sound[key].set_result(whole)
+        found = checksum(memory.view(entry.offset, entry.size))
+        sound[key].set_result(found == entry.checksum)
 
 
 def _limit() -> int | None:

@@ -48,11 +48,13 @@ class Entry:
     """Where a matrix lies.
 
     Attributes:
-        format: What the bytes mean, as numbers that the caller compares with its own.
+        source: What it was packed from, as numbers that the caller compares with its own.
+        format: What the bytes mean, as numbers too.
         offset, size: In bytes from the start of the file.
         checksum: Of these bytes.
     """
 
+    source: tuple[int, ...]
     format: tuple[int, ...]
     offset: int
     size: int
@@ -78,9 +80,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Part:
-    """A matrix to write."""
+    """A matrix to write; see Entry."""
 
     key: str
+    source: tuple[int, ...]
     format: tuple[int, ...]
     data: memoryview
 
@@ -155,7 +158,7 @@ def _lay_out(
         for part, digest in zip(parts, sums, strict=True):
             begin = longest if first is None else _aligned(end)
             end = begin + part.data.nbytes
-            rows[part.key] = [list(part.format), begin, part.data.nbytes, digest]
+            rows[part.key] = [part.source, part.format, begin, part.data.nbytes, digest]
         content = {"model": model, "fingerprint": fingerprint, "matrices": rows}
         return json.dumps(content).encode(), end
 
@@ -168,8 +171,8 @@ def _parse(text: bytes, size: int, file: Path) -> Table:
     try:
         content = json.loads(text)
         entries = {
-            str(key): Entry(tuple(map(int, numbers)), int(offset), int(length), int(digest))
-            for key, (numbers, offset, length, digest) in content["matrices"].items()
+            str(key): Entry(_numbers(source), _numbers(form), int(at), int(length), int(digest))
+            for key, (source, form, at, length, digest) in content["matrices"].items()
         }
         table = Table(str(content["model"]), str(content["fingerprint"]), size, entries)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -179,6 +182,10 @@ def _parse(text: bytes, size: int, file: Path) -> Table:
         if entry.offset % ALIGNMENT or not inside:
             raise DamagedFileError(f"{file} has a matrix outside of it")
     return table
+
+
+def _numbers(values: list[int]) -> tuple[int, ...]:
+    return tuple(int(value) for value in values)
 
 
 def _aligned(offset: int) -> int:

@@ -54,7 +54,7 @@ def test_packed_weights_are_counted_and_go_with_their_model(
     run: Run, own: dict[str, str], tmp_path: Path
 ) -> None:
     def pack(folder: Path) -> None:
-        code = "import sys; from pathlib import Path; from packed_shelf import load"
+        code = "import sys; from pathlib import Path; from packed_model import load"
         code += "; load(Path(sys.argv[1]), 5000)"
         subprocess.run([sys.executable, "-c", code, str(folder)], env=env, check=True)
 

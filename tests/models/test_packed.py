@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import packed_shelf
+import packed_model
 import pytest
-from packed_shelf import KEYS, load
+from packed_model import KEYS, load
 
-from pamx.errors import ModelError
+from pamx.errors import ModelError, NativeError
 from pamx.models import packed_file
 from pamx.models.packed import fingerprint, forget, kept_bytes
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path: Path, pamx_home: Path) -> Path:  # noqa: ARG001
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -87,10 +87,10 @@ def test_nonsense_with_a_right_checksum_is_refused(model: Path, cache: Path) -> 
     file = only_file(cache)
     for table in (
         b"[]",
-        b'{"model": "", "fingerprint": "", "matrices": {"a": [[1], 4096]}}',
-        b'{"model": "", "fingerprint": "", "matrices": {"a": [[1], 4096, 1000000, 0]}}',
-        b'{"model": "", "fingerprint": "", "matrices": {"a": [[1], 4096, -1, 0]}}',
-        b'{"model": "", "fingerprint": "", "matrices": {"a": [[1], 100, 1, 0]}}',
+        b'{"model": "", "fingerprint": "", "matrices": {"a": [[1], [1], 4096]}}',
+        b'{"model": "", "fingerprint": "", "matrices": {"a": [[1], [1], 4096, 1000000, 0]}}',
+        b'{"model": "", "fingerprint": "", "matrices": {"a": [[1], [1], 4096, -1, 0]}}',
+        b'{"model": "", "fingerprint": "", "matrices": {"a": [[1], [1], 100, 1, 0]}}',
         b"[" * 100_000,
     ):
         size = max(8192, 64 + len(table))
@@ -254,9 +254,9 @@ def test_a_library_that_cannot_map_makes_everything(
     load(model, SIZE)
 
     def refuse(*_: object) -> None:
-        raise OSError("no")
+        raise NativeError("no")
 
-    monkeypatch.setattr(packed_shelf.ByteShelf, "map", refuse)
+    monkeypatch.setattr(packed_model, "map_file", refuse)
     assert load(model, SIZE) == set()
 
 
@@ -266,7 +266,7 @@ def _flip(file: Path, right: bytes, place: int) -> None:
 
 def _start(model: Path, size: int) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, packed_shelf.__file__, str(model), str(size)],
+        [sys.executable, packed_model.__file__, str(model), str(size)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -277,7 +277,7 @@ def _start(model: Path, size: int) -> subprocess.Popen[str]:
 def _pack_elsewhere(model: Path, size: int, largest: int) -> subprocess.CompletedProcess[str]:
     """Packs in a process that can write no file larger than this, as on a full disk."""
     return subprocess.run(
-        [sys.executable, "-B", packed_shelf.__file__, str(model), str(size)],
+        [sys.executable, "-B", packed_model.__file__, str(model), str(size)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
