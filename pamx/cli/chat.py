@@ -32,6 +32,7 @@ def chat(
     min_p: options.MinP = 0.0,
     seed: options.Seed = None,
     context: options.Context = None,
+    threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
@@ -47,7 +48,7 @@ def chat(
     label = name or "the built-in model"
 
     def load() -> Engine:
-        return load_engine(name, revision, trust_remote_code, context)
+        return load_engine(name, revision, trust_remote_code, context, threads)
 
     def ask(session: ChatSession, text: str) -> Iterator[Delta]:
         from pamx.engine import Sampling

@@ -59,6 +59,7 @@ def generate(
         bool, typer.Option("--raw", help="Continue the prompt as it is: no chat template.")
     ] = False,
     context: options.Context = None,
+    threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     beams: beam_search.Beams = None,
@@ -116,7 +117,7 @@ def generate(
     label = model or "the built-in model"
 
     def load() -> Engine:
-        return load_engine(model, revision, trust_remote_code, context)
+        return load_engine(model, revision, trust_remote_code, context, threads)
 
     if batch is not None:
         if n > 1 and temperature == 0 and not quiet:
