@@ -32,6 +32,7 @@ def chat(
     min_p: options.MinP = 0.0,
     seed: options.Seed = None,
     context: options.Context = None,
+    threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     compute: options.ComputeOption = None,
@@ -55,7 +56,7 @@ def chat(
     label = name or "the built-in model"
 
     def load() -> Engine:
-        wanted = Loading(name, revision, trust_remote_code, context, compute, kv_dtype)
+        wanted = Loading(name, revision, trust_remote_code, context, compute, kv_dtype, threads)
         return load_engine(wanted, verbose)
 
     def ask(session: ChatSession, text: str) -> Iterator[Delta]:
@@ -64,8 +65,8 @@ def chat(
         sampling = Sampling(temperature, top_p, top_k, min_p, seed)
         return session.ask(text, max_tokens=max_tokens or options.LONGEST_ANSWER, sampling=sampling)
 
-    def start() -> Conversation:
-        return Conversation(EngineThread(load, label), ask, system)
+    def start(later: bool = False) -> Conversation:
+        return Conversation(EngineThread(load, label, later=later), ask, system)
 
     if is_terminal(sys.stdin) and is_terminal(sys.stdout):
         from pamx.cli.repl import talk
@@ -74,7 +75,7 @@ def chat(
         # Now, not in the background: a download shows its progress, and a name that is wrong is
         # known before the first question.
         fetch(name, revision=revision)
-        with start() as conversation:
+        with start(later=True) as conversation:
             talk(conversation, label)
     elif not _answer_lines(start):
         raise typer.Exit(1)

@@ -17,7 +17,7 @@ class Conversation:
     """A chat session on an engine's thread; a context manager that ends both.
 
     Args:
-        thread: The engine, which may still be loading.
+        thread: The engine, which may not be loaded yet.
         ask: Starts the answer to one user message.
         system: The system prompt, or None.
     """
@@ -32,6 +32,10 @@ class Conversation:
         self._ask = ask
         self._system = system
         self._session: ChatSession | None = None
+
+    def begin(self) -> None:
+        """Starts to load the engine, unless that has begun."""
+        self._thread.begin()
 
     def open(self) -> ChatSession:
         """Waits for the engine and begins a session, unless one is open."""

@@ -26,18 +26,27 @@ _PATIENCE = 1.0  # seconds of loading before a line says so
 
 
 class EngineThread:
-    """Starts to load an engine in the background; a context manager that closes it.
+    """Loads an engine in the background; a context manager that closes it.
 
     Args:
         load: Makes the engine; what it raises is raised by the first use.
         name: What a person calls the model.
+        later: Whether to load only when `begin` is called or the engine is first used.
     """
 
-    def __init__(self, load: Callable[[], Engine], name: str) -> None:
+    def __init__(self, load: Callable[[], Engine], name: str, *, later: bool = False) -> None:
         self._name = name
+        self._load = load
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        threading.Thread(target=self._work, name=_NAME, daemon=True).start()
-        self._engine = self._submit(load)
+        self._engine: Future[Engine] | None = None
+        if not later:
+            self.begin()
+
+    def begin(self) -> None:
+        """Starts to load, unless that has begun."""
+        if self._engine is None:
+            threading.Thread(target=self._work, name=_NAME, daemon=True).start()
+            self._engine = self._submit(self._load)
 
     def call(self, job: Callable[[Engine], T]) -> T:
         """Runs `job` on the thread and returns what it returns, or raises what it raises."""
@@ -75,7 +84,7 @@ class EngineThread:
 
     def close(self) -> None:
         """Closes the engine; if it is still loading, leaves that behind instead of waiting."""
-        if self._engine.done() and self._engine.exception() is None:
+        if self._engine and self._engine.done() and self._engine.exception() is None:
             engine = self._engine.result()
             self._submit(engine.close).result()
 
@@ -87,6 +96,8 @@ class EngineThread:
             self.close()
 
     def _loaded(self) -> Engine:
+        self.begin()
+        assert self._engine is not None
         wait([self._engine], _PATIENCE)
         if not self._engine.done() and is_terminal(sys.stderr):
             note(f"Loading {self._name} ...")

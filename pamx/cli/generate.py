@@ -59,6 +59,7 @@ def generate(
         bool, typer.Option("--raw", help="Continue the prompt as it is: no chat template.")
     ] = False,
     context: options.Context = None,
+    threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
     compute: options.ComputeOption = None,
@@ -121,7 +122,7 @@ def generate(
     label = model or "the built-in model"
 
     def load() -> Engine:
-        wanted = Loading(model, revision, trust_remote_code, context, compute, kv_dtype)
+        wanted = Loading(model, revision, trust_remote_code, context, compute, kv_dtype, threads)
         return load_engine(wanted, verbose)
 
     if batch is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pamx.cli import options
 from pamx.cli.terminal import note
+from pamx.errors import NativeError
 
 if TYPE_CHECKING:
     from pamx.engine import Engine
@@ -22,6 +23,7 @@ class Loading:
     context: int | None
     compute: options.Compute | None
     kv_dtype: options.KvType
+    threads: int | None
 
 
 def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
@@ -33,6 +35,8 @@ def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
     """
     import pamx
 
+    if wanted.threads is not None:
+        _use_threads(wanted.threads)
     engine = pamx.load(
         wanted.model,
         revision=wanted.revision,
@@ -47,3 +51,12 @@ def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
     if not engine.attention.paged:
         note(engine.attention.reason)
     return engine
+
+
+def _use_threads(count: int) -> None:
+    from pamx.native.loader import set_num_threads
+
+    try:
+        set_num_threads(count)
+    except NativeError as error:
+        note(f"--threads changes nothing: {error.message}")

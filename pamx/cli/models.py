@@ -33,7 +33,9 @@ Name = Annotated[
 def models(ctx: typer.Context, json: options.Json = False) -> None:
     """List, locate and delete models.
 
-    Without a command: list the models on this machine.
+    Without a command: list the models on this machine. PACKED is the disk space of weights that
+    are kept as the kernels read them, so that the next start is quick; a model folder of your own
+    is listed if it has some. PAMX_WEIGHT_CACHE limits them.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -45,8 +47,11 @@ def models(ctx: typer.Context, json: options.Json = False) -> None:
     elif found:
         from pamx.cli.tables import show
 
-        header = ("NAME", "SOURCE", "SIZE", "PATH")
-        rows = [(m.name, m.source, bytes_text(m.size_bytes), str(m.path)) for m in found]
+        header = ("NAME", "SOURCE", "SIZE", "PACKED", "PATH")
+        rows = [
+            (m.name, m.source, _size(m.size_bytes), _size(m.packed_bytes), str(m.path))
+            for m in found
+        ]
         show(header, rows)
     else:
         say("No models here yet. `pamx pull` fetches the built-in one.")
@@ -69,7 +74,11 @@ def rm(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a model from the cache. A GGUF file that it was converted from is kept."""
+    """Delete a model and its packed weights from the cache.
+
+    A GGUF file that it was converted from is kept. Of a model folder of your own, only the packed
+    weights are deleted.
+    """
     from pamx.models import remove
 
     found = _find(name)
@@ -79,12 +88,13 @@ def rm(
                 "needed where nobody can be asked (standard input is not a terminal).",
                 param_hint="--yes",
             )
-        size = bytes_text(sum(model.size_bytes for model in found))
-        if not typer.confirm(f"Delete {name} ({size})?", err=True):
+        size = bytes_text(sum(model.size_bytes + model.packed_bytes for model in found))
+        if not typer.confirm(f"Delete {_what(found[0], name)} ({size})?", err=True):
             say("Nothing was deleted.")
             raise typer.Exit(1)
     gone = remove(name)
-    say(f"Deleted {gone.name}, {bytes_text(gone.size_bytes)}.")
+    size = bytes_text(gone.size_bytes + gone.packed_bytes)
+    say(f"Deleted {_what(gone, gone.name)}, {size}.")
 
 
 def _find(name: str) -> list[CachedModel]:
@@ -99,12 +109,23 @@ def _find(name: str) -> list[CachedModel]:
         for model in cached()
         if name == model.name
         or (model.source == "gguf" and Path(model.name).stem == name)
-        or (model.source == "gguf" and Path(model.name) == Path(name).expanduser().resolve())
+        or (
+            model.source in ("gguf", "folder")
+            and Path(model.name) == Path(name).expanduser().resolve()
+        )
         or (model.name == repository and revision and (model.revision or "").startswith(revision))
     ]
     if not found:
         raise ModelError(f"{name} is not on this machine.", "`pamx models` lists what is.")
     return found
+
+
+def _what(model: CachedModel, name: str) -> str:
+    return f"the packed weights of {name}" if model.source == "folder" else name
+
+
+def _size(count: int) -> str:
+    return bytes_text(count) if count else "-"
 
 
 def _as_json(model: CachedModel) -> dict[str, str | int | None]:
@@ -113,5 +134,6 @@ def _as_json(model: CachedModel) -> dict[str, str | int | None]:
         "source": model.source,
         "revision": model.revision,
         "size_bytes": model.size_bytes,
+        "packed_bytes": model.packed_bytes,
         "path": str(model.path),
     }

@@ -148,6 +148,16 @@ Context = Annotated[
         show_default="the model's own, as far as memory allows",
     ),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=1024,
+        metavar="N",
+        help="Threads that compute on the CPU.",
+        show_default="PAMX_NUM_THREADS, else the CPUs that this process may use",
+    ),
+]
 Revision = Annotated[
     str | None,
     typer.Option(metavar="REV", help="Branch, tag or commit of a Hub repository."),

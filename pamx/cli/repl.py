@@ -26,6 +26,8 @@ _COMMANDS = {
 def talk(conversation: Conversation, name: str) -> None:
     """Reads questions and writes answers until the user leaves."""
     line_editor = _line_editor()
+    # Only once the line is there: what loading imports would keep Python from drawing it.
+    line_editor.app.after_render += lambda _: conversation.begin()
     note(f"Chat with {name}. /help lists the commands, Ctrl-D leaves.")
     while True:
         try:

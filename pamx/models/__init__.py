@@ -5,7 +5,16 @@ them into an mlx-lm model and tokenizer. Importing this package imports neither.
 """
 
 from pamx.models.catalogue import CachedModel, cached, remove
-from pamx.models.load import LoadedModel, fetch, load
+from pamx.models.load import LoadedModel, fetch, load, read_weights
 from pamx.models.source import DEFAULT_MODEL
 
-__all__ = ["DEFAULT_MODEL", "CachedModel", "LoadedModel", "cached", "fetch", "load", "remove"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "CachedModel",
+    "LoadedModel",
+    "cached",
+    "fetch",
+    "load",
+    "read_weights",
+    "remove",
+]

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pamx.errors import ModelError
-from pamx.models import store
-from pamx.models.cache_dir import disk_errors
+from pamx.models import packed, store
+from pamx.models.cache_dir import cache_root, disk_errors
 
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
@@ -24,32 +24,49 @@ class CachedModel:
         name: What ``load`` takes: the default's name, the path of the GGUF file that was
             converted, or a repository id.
         path: The folder that mlx-lm loads.
-        size_bytes: Disk space of that folder's files.
-        source: Where it came from.
+        size_bytes: Disk space of that folder's files; 0 if it is the user's own.
+        source: Where it came from; "folder" is one of the user's own.
         revision: Commit of a Hub repository; None otherwise.
+        packed_bytes: Disk space of its packed weights.
     """
 
     name: str
     path: Path
     size_bytes: int
-    source: Literal["built-in", "gguf", "hub"]
+    source: Literal["built-in", "gguf", "hub", "folder"]
     revision: str | None = None
+    packed_bytes: int = 0
 
 
 def cached() -> list[CachedModel]:
-    """Every model that is here and complete: pamx's own cache, then the Hugging Face cache."""
-    return [*_converted(), *_from_hub()]
+    """Every model that is here and complete.
+
+    pamx's own cache comes first, then the Hugging Face cache, then folders elsewhere whose packed
+    weights are kept.
+    """
+    kept = packed.kept_bytes()
+    found = [
+        replace(model, packed_bytes=kept.pop(model.path.resolve(), 0))
+        for model in (*_converted(), *_from_hub())
+    ]
+    elsewhere = [
+        CachedModel(str(folder), folder, 0, "folder", packed_bytes=size)
+        for folder, size in sorted(kept.items())
+    ]
+    return found + elsewhere
 
 
 def remove(name: str) -> CachedModel:
-    """Delete a model from the cache; a GGUF file itself is never touched.
+    """Delete a model and its packed weights from the cache.
+
+    A GGUF file is never touched, nor is a model folder of the user's own.
 
     Args:
         name: As ``cached`` lists it; for a GGUF also the file name without ``.gguf``; a
             repository may have ``@commit`` (or a branch or tag), and goes whole without.
 
     Returns:
-        What was deleted; ``size_bytes`` is the total if there was more than one copy.
+        What was deleted; the sizes are totals if there was more than one copy.
 
     Raises:
         ModelError: No such model is cached, the name fits several, or it cannot be deleted.
@@ -67,10 +84,19 @@ def remove(name: str) -> CachedModel:
             "Give the full path of the one to delete.",
         )
     if local:
+        freed = sum(_forget(model.path) for model in local)
         for model in local:
             store.delete(model.path)
-        return replace(local[0], size_bytes=sum(model.size_bytes for model in local))
+        size = sum(model.size_bytes for model in local)
+        return replace(local[0], size_bytes=size, packed_bytes=freed)
+    if (folder := Path(full)) in packed.kept_bytes():
+        return CachedModel(full, folder, 0, "folder", packed_bytes=_forget(folder))
     return _remove_from_hub(name)
+
+
+def _forget(folder: Path) -> int:
+    with disk_errors(cache_root()):
+        return packed.forget(folder)
 
 
 def _converted() -> list[CachedModel]:
@@ -134,8 +160,8 @@ def _remove_from_hub(name: str) -> CachedModel:
         raise ModelError(f"{name} is not in the cache.", "`pamx models` shows what is.")
     plan = cache.delete_revisions(*(revision.commit_hash for revision in revisions))
     first = revisions[0]
+    freed = sum(_forget(revision.snapshot_path) for revision in revisions)
     with disk_errors(first.snapshot_path):
         plan.execute()
-    return CachedModel(
-        repo_id, first.snapshot_path, plan.expected_freed_size, "hub", first.commit_hash
-    )
+    size = plan.expected_freed_size
+    return CachedModel(repo_id, first.snapshot_path, size, "hub", first.commit_hash, freed)

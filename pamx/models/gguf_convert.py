@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,29 +26,13 @@ from pamx.models.gguf_arch import (
 )
 from pamx.models.gguf_file import Gguf, open_gguf
 from pamx.models.gguf_quants import GROUP_SIZE, affine, affine_bits, dense
+from pamx.models.gguf_target import Dtype
 from pamx.models.gguf_tokenizer import GgufTokenizer, read_tokenizer
 
-__all__ = ["CONVERTER_VERSION", "Dtype", "convert", "dtype_for_device"]
-
-# Part of every cache key: raise it whenever the files that come out change.
-CONVERTER_VERSION = 1
-
-Dtype = Literal["float32", "float16"]
+__all__ = ["convert"]
 
 # A part of the weights is written once it reaches this size: what bounds the memory needed.
 _SHARD_BYTES = 1 << 31
-
-
-def dtype_for_device() -> Dtype:
-    """The type for scales and dense weights on MLX's default device.
-
-    A CPU computes float32 several times faster than float16, and float32 holds every GGUF
-    scale exactly. A GPU computes and stores float16 best; there, the combined scales of the
-    K types and bfloat16 weights are rounded to float16.
-    """
-    import mlx.core as mx
-
-    return "float32" if mx.default_device().type == mx.DeviceType.cpu else "float16"
 
 
 def convert(source: Path, folder: Path, dtype: Dtype) -> None:

@@ -16,15 +16,17 @@ from pamx.errors import ModelError
 from pamx.models import store
 from pamx.models.check import check_folder
 from pamx.models.default import fetch_default
+from pamx.models.gguf_target import CONVERTER_VERSION, dtype_for_device
 from pamx.models.hub import fetch_hub
 from pamx.models.notice import say
 from pamx.models.source import DEFAULT_MODEL, BuiltIn, Folder, GgufFile, HubRepo, Source, classify
 
 if TYPE_CHECKING:
+    import mlx.core as mx
     from mlx.nn.layers.base import Module
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
-__all__ = ["LoadedModel", "fetch", "load"]
+__all__ = ["LoadedModel", "fetch", "load", "read_weights"]
 
 _GGUF_KEY_BYTES = 1 << 20
 
@@ -34,7 +36,7 @@ class LoadedModel:
     """A model ready to run.
 
     Attributes:
-        model: The mlx-lm model, weights evaluated.
+        model: The mlx-lm model, weights evaluated unless it was loaded lazily.
         tokenizer: mlx-lm's wrapper; ``eos_token_ids`` holds every token that ends an answer.
         path: The folder it was loaded from.
         name: What to call it: the default's name, the repository id, or the folder or file name.
@@ -75,12 +77,15 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     progress: bool = True,
+    lazy: bool = False,
 ) -> LoadedModel:
     """Fetch a model and load it with mlx-lm.
 
     Args:
         name, revision, progress: See ``fetch``.
         trust_remote_code: Allow Python code that comes with the model to run.
+        lazy: Leave the weights on disk, so that those which will be replaced are never read; see
+            ``read_weights``.
 
     Raises:
         ModelError: As ``fetch``; or mlx-lm does not know the model, its weights do not fit, or
@@ -92,9 +97,51 @@ def load(
     if config.get("model_file") is not None and not trust_remote_code:
         raise _needs_code(folder, str(config["model_file"]))
     with _quiet():
-        model, config = _build(folder, config["model_type"], trust_remote_code)
+        model, config = _build(folder, config["model_type"], trust_remote_code, lazy)
         tokenizer = _tokenizer(folder, config, trust_remote_code)
     return LoadedModel(model, tokenizer, folder, _display_name(source), config)
+
+
+def read_weights(loaded: LoadedModel) -> None:
+    """Read what is left of the weights of a model that was loaded lazily.
+
+    Only arrays that its modules hold are read: asking for all parameters would make a module that
+    keeps its weights in another form give them back.
+
+    Raises:
+        ModelError: A file cannot be read.
+    """
+    import mlx.core as mx
+
+    arrays = [
+        array
+        for module in loaded.model.modules()  # type: ignore[no-untyped-call]
+        for name, value in dict.items(module)
+        if not name.startswith("_")
+        for array in _arrays(value)
+    ]
+    try:
+        mx.eval(arrays)
+    except (RuntimeError, OSError) as error:
+        raise ModelError(
+            f"The weights in {loaded.path} cannot be read: {_first_line(error)}.",
+            "Download or copy the model again.",
+        ) from error
+
+
+def _arrays(value: Any) -> Iterator[mx.array]:
+    """The arrays of a module's attribute; a module below it has its own turn."""
+    import mlx.core as mx
+    from mlx.nn.layers.base import Module
+
+    if isinstance(value, mx.array):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _arrays(item)
+    elif isinstance(value, dict) and not isinstance(value, Module):
+        for item in value.values():
+            yield from _arrays(item)
 
 
 def _fetch(source: Source, progress: bool) -> Path:
@@ -135,8 +182,6 @@ def _display_name(source: Source) -> str:
 
 def _fetch_gguf(path: Path, progress: bool) -> Path:
     """The converted form of a local GGUF file, from the cache if it has not changed."""
-    from pamx.models.gguf_convert import CONVERTER_VERSION, convert, dtype_for_device
-
     path = path.resolve()
     dtype = dtype_for_device()
     where = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
@@ -147,6 +192,8 @@ def _fetch_gguf(path: Path, progress: bool) -> Path:
     with store.lock(slug, progress):
         if folder := store.current(slug, key):
             return folder
+        from pamx.models.gguf_convert import convert
+
         say(f"Converting {path.name}, once.", progress)
         return store.publish(
             slug, str(path), "gguf", key, lambda folder: convert(path, folder, dtype)
@@ -170,11 +217,11 @@ def _gguf_key(path: Path) -> str:
     return f"{facts.st_size}-{facts.st_mtime_ns}-{digest.hexdigest()}"
 
 
-def _build(folder: Path, model_type: str, trust: bool) -> tuple[Module, dict[str, Any]]:
+def _build(folder: Path, model_type: str, trust: bool, lazy: bool) -> tuple[Module, dict[str, Any]]:
     from mlx_lm.utils import load_model
 
     try:
-        model, config = load_model(folder, trust_remote_code=trust)
+        model, config = load_model(folder, lazy=lazy, trust_remote_code=trust)
     except OSError as error:
         raise ModelError(f"{folder} cannot be read: {error}.") from error
     except Exception as error:  # a model's config and code can fail in any way

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from pamx.models.cache_dir import disk_errors, locks_dir, models_dir
 from pamx.models.notice import say
 
@@ -64,6 +62,8 @@ def current(slug: str, key: str) -> Path | None:
 @contextmanager
 def lock(slug: str, progress: bool = True) -> Iterator[None]:
     """Hold the lock of one model, waiting for another process if it has it."""
+    from filelock import FileLock, Timeout  # which imports asyncio
+
     with disk_errors(locks_dir()):
         locks_dir().mkdir(parents=True, exist_ok=True)
         held = FileLock(locks_dir() / f"{slug}.lock")

@@ -101,6 +101,16 @@ def _load() -> Library:
     return loaded
 
 
+def set_num_threads(count: int) -> None:
+    """Has CPU kernels use this many threads from now on, the caller's included.
+
+    Raises:
+        NativeError: the library cannot be used here, or the count is not from 1 to 1024.
+    """
+    native = library()
+    check(native, native.lib.pamx_set_num_threads(count))
+
+
 def check(loaded: Library, status: int) -> None:
     """Raises NativeError with the library's own message unless `status` is PAMX_OK."""
     if status != loaded.lib.PAMX_OK:

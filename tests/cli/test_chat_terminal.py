@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pexpect
+import psutil
 import pytest
 
 
@@ -68,6 +71,41 @@ def test_a_conversation(spawn: Any, home: Path) -> None:
     history = home / "chat_history"
     assert "long story" in history.read_text()
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
+
+
+def test_the_line_does_not_wait_for_imports(environment: dict[str, str], tmp_path: Path) -> None:
+    """Whatever loading imports, it begins once the line is drawn."""
+    (tmp_path / "transformers.py").write_text("import time\ntime.sleep(30)\n")
+    path = f"{tmp_path}{os.pathsep}{environment['PYTHONPATH']}"
+    pamx = pexpect.spawn(
+        sys.executable,
+        ["-m", "pamx.cli", "chat"],
+        env=environment | {"PYTHONPATH": path},
+        encoding="utf-8",
+        timeout=10,
+    )
+    pamx.expect(">>>")
+    pamx.send("/help\r")
+    pamx.expect("/clear")
+    pamx.expect(">>>")
+    pamx.close(force=True)
+
+
+def test_an_idle_chat_uses_no_cpu(spawn: Any) -> None:
+    pamx = spawn("--max-tokens", "4")
+    pamx.expect(">>>")
+    pamx.send("Hello\r")
+    pamx.expect("prompt tokens from cache", timeout=90)
+    pamx.expect(">>>")
+    process = psutil.Process(pamx.pid)
+    time.sleep(0.5)  # what follows an answer: drawing the line
+    before = process.cpu_times()
+    time.sleep(2)
+    after = process.cpu_times()
+    assert (after.user + after.system) - (before.user + before.system) < 0.05
+    pamx.sendeof()
+    pamx.expect(pexpect.EOF)
+    pamx.close()
 
 
 def test_leaving_does_not_wait_for_the_model(spawn: Any) -> None:

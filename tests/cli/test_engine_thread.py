@@ -38,6 +38,28 @@ def load(thread: Any) -> Recorder:
     return thread.call(lambda engine: engine)
 
 
+def test_nothing_is_loaded_before_it_is_asked_for() -> None:
+    loads = 0
+
+    def make() -> Any:
+        nonlocal loads
+        loads += 1
+        return Recorder()
+
+    with EngineThread(make, "x", later=True) as thread:
+        assert loads == 0
+        thread.begin()
+        thread.begin()
+        load(thread)
+    assert loads == 1
+    with EngineThread(make, "x", later=True) as thread:
+        load(thread)
+    assert loads == 2
+    with EngineThread(make, "x", later=True):
+        pass
+    assert loads == 2
+
+
 def test_everything_happens_on_one_thread_that_is_not_ours() -> None:
     make: Any = Recorder
     with EngineThread(make, "x") as thread:

@@ -106,6 +106,8 @@ def _usage_errors() -> Iterator[tuple[list[str], str]]:
     yield ["generate", "hi", "--top-k", "-1"], "--top-k"
     yield ["generate", "hi", "--seed", str(2**64)], "--seed"
     yield ["generate", "hi", "--context", "none"], "--context"
+    yield ["generate", "hi", "--threads", "0"], "--threads"
+    yield ["chat", "--threads", "1025"], "--threads"
     yield ["generate", "hi", "--raw", "--system", "x"], "--system"
     yield ["generate", "\udcff"], "UTF-8"
     yield ["generate", ""], "empty"

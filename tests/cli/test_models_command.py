@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pexpect
 import pytest
+
+from pamx.cli.sizes import bytes_text
 
 from .conftest import Run
 
@@ -40,10 +44,42 @@ def test_list_and_path(run: Run) -> None:
 
     table = run("models")
     header, row = table.stdout.splitlines()
-    assert header.split() == ["NAME", "SOURCE", "SIZE", "PATH"]
+    assert header.split() == ["NAME", "SOURCE", "SIZE", "PACKED", "PATH"]
     assert row.split()[0] == "smollm2-135m"
     assert row.endswith(model["path"])  # whole, however long
     assert "\x1b" not in table.stdout
+
+
+def test_packed_weights_are_counted_and_go_with_their_model(
+    run: Run, own: dict[str, str], tmp_path: Path
+) -> None:
+    def pack(folder: Path) -> None:
+        code = "import sys; from pathlib import Path; from packed_model import load"
+        code += "; load(Path(sys.argv[1]), 5000)"
+        subprocess.run([sys.executable, "-c", code, str(folder)], env=env, check=True)
+
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    tests = Path(__file__).parents[1] / "models"
+    paths = os.pathsep.join([str(tests), *sys.path])
+    env = {**os.environ, **own, "PYTHONPATH": paths}
+    (model,) = json.loads(run("models", "--json", env=own).stdout)
+    pack(Path(model["path"]))
+    pack(folder)
+    (size,) = {file.stat().st_size for file in (tmp_path / "packed").iterdir()}
+
+    listed = json.loads(run("models", "--json", env=own).stdout)
+    assert [m["packed_bytes"] for m in listed] == [size, size]
+    assert listed[1]["name"] == str(folder)
+    assert listed[1]["source"] == "folder"
+    assert bytes_text(size) in run("models", env=own).stdout
+
+    gone = run("models", "rm", "--yes", str(folder), env=own)
+    assert gone.stderr == f"Deleted the packed weights of {folder}, {bytes_text(size)}.\n"
+    assert folder.is_dir()
+    assert len(list((tmp_path / "packed").iterdir())) == 1
+    assert run("models", "rm", "--yes", "smollm2-135m", env=own).returncode == 0
+    assert list((tmp_path / "packed").iterdir()) == []
 
 
 def test_an_empty_list(run: Run, tmp_path: Path) -> None:

@@ -35,6 +35,26 @@ def test_a_folder_loads_as_it_is(tmp_path: Path) -> None:
     )
 
 
+def test_a_lazy_load_reads_weights_when_they_are_asked_for(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m")
+    loaded = models.load(str(folder), lazy=True)
+    models.read_weights(loaded)
+    (folder / "model.safetensors").unlink()
+    ids = [5, 9, 100]
+    np.testing.assert_array_equal(
+        np.array(loaded.model(mx.array([ids]))[0]),
+        reference_logits(hf_weights(), llama_config(), ids),
+    )
+
+
+def test_weights_that_vanish_before_they_are_read_are_an_error(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "m")
+    loaded = models.load(str(folder), lazy=True)
+    os.truncate(folder / "model.safetensors", 1000)
+    with pytest.raises(ModelError, match="cannot be read"):
+        models.read_weights(loaded)
+
+
 def test_generation_config_adds_end_tokens(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m")
     (folder / "generation_config.json").write_text('{"eos_token_id": [2, 0]}')
@@ -189,7 +209,7 @@ def test_a_conversion_by_another_version_is_done_again(
 ) -> None:
     source = write_gguf(tmp_path / "tiny.gguf")
     made = (models.fetch(str(source)) / "config.json").stat().st_mtime_ns
-    monkeypatch.setattr("pamx.models.gguf_convert.CONVERTER_VERSION", 99)
+    monkeypatch.setattr("pamx.models.load.CONVERTER_VERSION", 99)
     assert (models.fetch(str(source)) / "config.json").stat().st_mtime_ns > made
 
 

@@ -1,0 +1,46 @@
+"""`--threads`: how many threads compute, and that it changes nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from .conftest import Run
+
+COUNT = """
+import sys
+from pamx.cli.loading import load_engine
+from pamx.native import library
+
+threads = int(sys.argv[1]) if len(sys.argv) > 1 else None
+with load_engine(None, None, False, 64, threads):
+    print(library().lib.pamx_num_threads())
+"""
+
+
+def count(environment: dict[str, str], *args: str, **env: str) -> int:
+    command = [sys.executable, "-c", COUNT, *args]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment | env, check=True, timeout=60
+    )
+    return int(done.stdout)
+
+
+def test_the_option_comes_before_the_environment(environment: dict[str, str]) -> None:
+    assert count(environment, PAMX_NUM_THREADS="5") == 5
+    assert count(environment, "3", PAMX_NUM_THREADS="5") == 3
+
+
+def test_an_answer_does_not_depend_on_it(run: Run) -> None:
+    command = ("generate", "--raw", "--max-tokens", "4", "The capital of France is")
+    one, three = (run(*command, "--threads", count) for count in ("1", "3"))
+    assert one.returncode == three.returncode == 0
+    assert one.stdout == three.stdout
+    assert one.stderr == three.stderr == ""
+
+
+def test_without_the_library_it_says_that_it_changes_nothing(run: Run) -> None:
+    command = ("generate", "--raw", "--max-tokens", "1", "Hello", "--threads", "2")
+    result = run(*command, env={"PAMX_DISABLE_NATIVE": "1"})
+    assert result.returncode == 0
+    assert "--threads changes nothing: The native library is switched off" in result.stderr
