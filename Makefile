@@ -32,7 +32,7 @@ install: .venv/installed-$(KIND)
 
 .venv/installed-$(KIND): .venv/bin/python $(BUILD_INPUTS)
 	@echo "Installing pamx into .venv ..." >&2
-	@rm -f .venv/installed-* pamx/native/_pamx*.so
+	@rm -f .venv/installed-* pamx/native/_*.so
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . >&2
 	@touch $@
 
