@@ -56,7 +56,8 @@ lint: .venv/dev
 # says so and passes.
 NATIVE_TEST := $(shell find tests/native native/core native/cpu -name '*.cpp')
 NATIVE_HEADERS := $(shell find native tests/native -name '*.h*')
-NATIVE_TEST_FLAGS = -std=c++20 -g -Wall -Wextra -Werror -Inative -Inative/include -pthread
+NATIVE_TEST_FLAGS = -std=c++20 -g -Wall -Wextra -Werror -ffp-contract=off -Inative \
+	-Inative/include -pthread
 FLAGS.asan = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS.tsan = -O1 -fsanitize=thread
 FLAGS.neon = -O2 -static
