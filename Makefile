@@ -9,12 +9,12 @@ BIN := .venv/bin
 BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*')
 CXX_FILES = $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 
-.PHONY: chat test install lint sanitize clean
+.PHONY: chat test install lint sanitize tsan test-neon clean
 
 chat: install
 	@$(BIN)/pamx chat
 
-test: .venv/dev lint sanitize
+test: .venv/dev lint sanitize tsan test-neon
 	$(BIN)/python -m pytest
 
 # One stamp for each kind of installation, so that asking for the other kind installs again.
@@ -32,7 +32,7 @@ install: .venv/installed-$(KIND)
 
 .venv/installed-$(KIND): .venv/bin/python $(BUILD_INPUTS)
 	@echo "Installing pamx into .venv ..." >&2
-	@rm -f .venv/installed-* pamx/native/_pamx*.so
+	@rm -f .venv/installed-* pamx/native/_*.so
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . >&2
 	@touch $@
 
@@ -50,30 +50,56 @@ lint: .venv/dev
 	PAMX_WERROR=1 $(BIN)/python setup.py --quiet build_ext --force --build-temp build/werror \
 		--build-lib build/werror/lib
 
-# The kernels, the worker pool and the batch checks need no MLX and no Python, so they run under
-# AddressSanitizer and UBSan as a program of their own.
-SANITIZED := $(shell find tests/native native/core native/cpu -name '*.cpp')
-SANITIZE_FLAGS = -std=c++20 -O1 -g -Wall -Wextra -Werror -ffp-contract=off -Inative -Inative/include \
-	-fsanitize=address,undefined -fno-sanitize-recover=all -pthread
+# The kernels, the worker pool and the batch checks need no MLX and no Python, so tests/native makes
+# a program of them, which is built in three ways: under AddressSanitizer and UBSan, under
+# ThreadSanitizer, and for Arm. It runs once for each instruction set; one that the processor lacks
+# says so and passes.
+NATIVE_TEST := $(shell find tests/native native/core native/cpu -name '*.cpp')
+NATIVE_HEADERS := $(shell find native tests/native -name '*.h*')
+NATIVE_TEST_FLAGS = -std=c++20 -g -Wall -Wextra -Werror -ffp-contract=off -Inative \
+	-Inative/include -pthread
+FLAGS.asan = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
+FLAGS.tsan = -O1 -fsanitize=thread
+FLAGS.neon = -O2 -static
+CXX.asan = $(CXX)
+CXX.tsan = $(CXX)
+NEON_CXX ?= aarch64-linux-gnu-g++
+NEON_RUN ?= qemu-aarch64
+CXX.neon = $(NEON_CXX)
 
 # The same flags for the same suffixes as in setup.py.
-ifeq ($(shell uname -m),x86_64)
-ISA_FLAGS.avx2 = -mavx2 -mfma -mf16c
-ISA_FLAGS.avx512 = $(ISA_FLAGS.avx2) -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
-else ifeq ($(shell uname -m),aarch64)
-ISA_FLAGS.neon = -march=armv8.2-a+dotprod
-endif
+MACHINE := $(shell uname -m)
+ISA_FLAGS.x86_64.avx2 = -mavx2 -mfma -mf16c
+ISA_FLAGS.x86_64.avx512 = $(ISA_FLAGS.x86_64.avx2) \
+	-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+ISA_FLAGS.aarch64.neon = -march=armv8.2-a+dotprod
+isa_flags = $(ISA_FLAGS.$(if $(filter neon,$(1)),aarch64,$(MACHINE)).$(lastword $(subst _, ,$(basename $(notdir $(2))))))
 
-sanitize: build/sanitize/run
-	PAMX_CPU_ISA=portable $<
-	$<
+sanitize: build/asan/run
+	for isa in portable avx2 avx512 neon; do PAMX_CPU_ISA=$$isa $< || exit; done
 
-build/sanitize/run: $(SANITIZED:%.cpp=build/sanitize/%.o)
-	$(CXX) $(SANITIZE_FLAGS) $^ -o $@
+# Its memory layout does not bear the randomisation that recent kernels do.
+tsan: build/tsan/run
+	$(shell setarch -R true 2>/dev/null && echo setarch -R) $<
 
-build/sanitize/%.o: %.cpp $(shell find native -name '*.h*')
-	@mkdir -p $(@D)
-	$(CXX) $(SANITIZE_FLAGS) $(ISA_FLAGS$(suffix $(subst _,.,$(basename $(notdir $<))))) -c $< -o $@
+test-neon:
+	@if ! command -v $(NEON_CXX) >/dev/null || ! command -v $(NEON_RUN) >/dev/null; then \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get install -qq g++-aarch64-linux-gnu qemu-user >/dev/null || true; fi; fi
+	@if command -v $(NEON_CXX) >/dev/null && command -v $(NEON_RUN) >/dev/null; then \
+		$(MAKE) --no-print-directory build/neon/run && \
+		for isa in portable neon; do PAMX_CPU_ISA=$$isa $(NEON_RUN) build/neon/run || exit; done; \
+	else echo "make: NEON not tested: apt install g++-aarch64-linux-gnu qemu-user" >&2; fi
+
+define native_test
+build/$(1)/run: $(NATIVE_TEST:%.cpp=build/$(1)/%.o)
+	$$(CXX.$(1)) $$(NATIVE_TEST_FLAGS) $$(FLAGS.$(1)) $$^ -o $$@
+
+build/$(1)/%.o: %.cpp $(NATIVE_HEADERS)
+	@mkdir -p $$(@D)
+	$$(CXX.$(1)) $$(NATIVE_TEST_FLAGS) $$(FLAGS.$(1)) $$(call isa_flags,$(1),$$<) -c $$< -o $$@
+endef
+$(foreach way,asan tsan neon,$(eval $(call native_test,$(way))))
 
 clean:
 	rm -rf .venv build dist *.egg-info pamx/native/*.so

@@ -1,7 +1,8 @@
 """Builds the native library; everything else about the package is in pyproject.toml.
 
 The library is one abi3 extension, `pamx.native._pamx`: cffi's wrapper of native/include/pamx.h
-and the C++ sources under native/, linked to the libmlx of the pinned mlx wheel. Set
+and the C++ sources under native/, linked to the libmlx of the pinned mlx wheel. On Linux, a second
+one that is no Python module, `pamx.native._blas`, stands between libmlx and OpenBLAS. Set
 PAMX_NO_NATIVE=1 to install without it (pamx then runs on plain MLX operations, slower), and
 PAMX_WERROR=1 to turn warnings into errors.
 """
@@ -25,8 +26,10 @@ from setuptools.errors import CompileError, LinkError
 
 ROOT = Path(__file__).parent.resolve()
 NATIVE = ROOT / "native"
+BLAS = NATIVE / "blas"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 MACOS = sys.platform == "darwin"
+NATIVE_NAME, BLAS_NAME = "pamx.native._pamx", "pamx.native._blas"
 # The oldest CPython whose stable ABI the library uses: requires-python in pyproject.toml.
 ABI3 = "cp311"
 
@@ -49,7 +52,7 @@ def mlx_folder() -> Path:
 
 
 def sources() -> list[Path]:
-    return sorted(p for p in NATIVE.rglob("*.cpp"))
+    return sorted(p for p in NATIVE.rglob("*.cpp") if BLAS not in p.parents)
 
 
 def build_hash() -> str:
@@ -68,11 +71,8 @@ class BuildNative(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         self.check_tools()
-        if self.in_tree or self.editable_mode:
-            # In the source tree the relative path leads nowhere; this is where mlx will be.
-            here = Path(sysconfig.get_paths()["purelib"]) / "mlx" / "lib"
-            ext.extra_link_args = [*ext.extra_link_args, f"-Wl,-rpath,{here}"]
-        ext.sources = [self.wrapper(), *(str(p.relative_to(ROOT)) for p in sources())]
+        if ext.name == NATIVE_NAME:
+            self.complete(ext)
         compile_one = self.compiler._compile
 
         def compile_with_flags(obj, src, ext_, cc_args, extra, pp_opts):  # type: ignore
@@ -95,6 +95,16 @@ class BuildNative(build_ext):
                 "A C++20 compiler is needed (GCC 11, Clang 14 or later). PAMX_NO_NATIVE=1 "
                 "installs without the library, slower.",
             )
+        finally:
+            self.compiler._compile = compile_one
+
+    def complete(self, ext: Extension) -> None:
+        """Adds what is not known before: the generated source, and where mlx lies."""
+        if self.in_tree or self.editable_mode:
+            # In the source tree the relative path leads nowhere; this is where mlx will be.
+            here = Path(sysconfig.get_paths()["purelib"]) / "mlx" / "lib"
+            ext.extra_link_args = [*ext.extra_link_args, f"-Wl,-rpath,{here}"]
+        ext.sources = [self.wrapper(), *(str(p.relative_to(ROOT)) for p in sources())]
 
     def wrapper(self) -> str:
         from cffi import FFI
@@ -102,7 +112,7 @@ class BuildNative(build_ext):
         ffi = FFI()
         ffi.cdef((NATIVE / "include" / "pamx.h").read_text())
         ffi.set_source(
-            "pamx.native._pamx",
+            NATIVE_NAME,
             '#include <stddef.h>\n#include <stdint.h>\n#include "pamx.h"',
             py_limited_api=True,
         )
@@ -133,7 +143,10 @@ class BuildNative(build_ext):
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 ISA_FLAGS = {
     ("_avx2", "x86_64"): AVX2,
-    ("_avx512", "x86_64"): [*AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni"))],
+    ("_avx512", "x86_64"): [
+        *AVX2,
+        *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
+    ],
     ("_neon", "aarch64"): ["-march=armv8.2-a+dotprod"],
 }
 
@@ -157,11 +170,17 @@ class BdistWheel(bdist_wheel):
         super().finalize_options()
 
 
+def extensions() -> list[Extension]:
+    if os.environ.get("PAMX_NO_NATIVE"):
+        return []
+    return [native_extension()] if MACOS else [native_extension(), blas_extension()]
+
+
 def native_extension() -> Extension:
     mlx = mlx_folder()
     origin = "@loader_path" if MACOS else "$ORIGIN"
     return Extension(
-        "pamx.native._pamx",
+        NATIVE_NAME,
         sources=[],  # BuildNative fills them in: one of them is generated
         include_dirs=[str(NATIVE), str(NATIVE / "include")],
         library_dirs=[str(mlx / "lib")],
@@ -176,10 +195,20 @@ def native_extension() -> Extension:
     )
 
 
+def blas_extension() -> Extension:
+    return Extension(
+        BLAS_NAME,
+        sources=[str(p.relative_to(ROOT)) for p in sorted(BLAS.glob("*.cpp"))],
+        extra_compile_args=["-O2", "-g0"],
+        language="c++",
+        py_limited_api=True,
+    )
+
+
 if not re.fullmatch(r"[\w.+]+", VERSION):
     fail(f"the version {VERSION!r} cannot be put into a C string.", "Mend pyproject.toml.")
 
 setup(
-    ext_modules=[] if os.environ.get("PAMX_NO_NATIVE") else [native_extension()],
+    ext_modules=extensions(),
     cmdclass={"build_ext": BuildNative, "bdist_wheel": BdistWheel},
 )

@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import pamx.before_mlx  # noqa: F401
+
 if TYPE_CHECKING:
     from pamx.attention.layer import PagedAttentionLayer as PagedAttentionLayer
     from pamx.attention.sequence import PagedSequence as PagedSequence

@@ -35,6 +35,9 @@ const char* pamx_cpu_isa(void);
  * process). Results do not depend on it. */
 int pamx_set_num_threads(int32_t num_threads);
 int32_t pamx_num_threads(void);
+/* Calls item(context, i) for i in [0, count), each once, on those threads, and returns when all
+ * have ended. */
+void pamx_parallel(int64_t count, void (*item)(void* context, int64_t i), void* context);
 
 /* ---- The bridge to Python's mlx.core.array ---------------------------------------------- */
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pamx.errors import NativeError
+from pamx.native import blas
 from pamx.native.threads import usable_cpus
 
 # nanobind internals that this library's instance layout was written for. Another nanobind ABI
@@ -67,6 +68,7 @@ def _load() -> Library:
             f"PAMX_CPU_ISA is {wanted!r}; there are kernels for {', '.join(_ISAS)}.",
             "Correct or unset it.",
         )
+    blas.install()
     _preload_libmlx()
     try:
         module = importlib.import_module("pamx.native._pamx")
@@ -98,6 +100,8 @@ def _load() -> Library:
     _check_versions(loaded)
     _check_bridge(loaded)
     check(loaded, lib.pamx_set_num_threads(_wanted_threads()))
+    pool = (ffi.addressof(lib, name) for name in ("pamx_parallel", "pamx_num_threads"))
+    blas.share(*(int(ffi.cast("uintptr_t", function)) for function in pool))
     return loaded
 
 

@@ -17,8 +17,8 @@ from .conftest import Result, Run
 
 IDS = {
     "system", "cpu", "instruction-set", "memory", "python", "pamx", "mlx-lm", "mlx", "gpu",
-    "native-library", "attention", "self-test-mlx", "self-test-native", "cache", "hub-cache",
-    "models", "default-model", "hub",
+    "blas", "native-library", "attention", "self-test-mlx", "self-test-native", "cache",
+    "hub-cache", "models", "default-model", "hub",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import sys
@@ -51,6 +52,33 @@ def gpu_core_count(ioreg: str) -> int | None:
     """The GPU's cores in what `ioreg -rc AGXAccelerator` prints, or None."""
     found = re.search(r'"gpu-core-count"\s*=\s*(\d+)', ioreg)
     return int(found[1]) if found else None
+
+
+def check_blas() -> Row:
+    """Whether a dense product of MLX really reaches the library that pamx put in place."""
+    import mlx.core as mx
+
+    from pamx.native import library
+    from pamx.native.blas import install
+
+    if sys.platform != "linux":
+        return Row("blas", "skip", install().reason)
+    blas = install()
+    before = blas.calls()
+    ones = mx.ones((2, 2), mx.float32)
+    mx.eval(mx.matmul(ones, ones, stream=mx.cpu))
+    active = blas.calls() > before
+    value = {"library": "openblas" if active else "mlx", "version": blas.version}
+    if active:
+        with contextlib.suppress(NativeError):
+            library()  # its worker pool serves the products from now on
+        threads = blas.threads()
+        noun = "thread" if threads == 1 else "threads"
+        message = f"{blas.reason[:-1]}, on {threads} {noun}: {blas.version}."
+        return Row("blas", "ok", message, value | {"threads": threads})
+    reason = blas.reason if blas.library is None else "MLX does not call OpenBLAS."
+    message = f"MLX multiplies dense float32 matrices with its own BLAS, slower. {reason}"
+    return Row("blas", "warn", message, value, blas.hint)
 
 
 def check_native() -> Row:
@@ -136,6 +164,7 @@ def _self_test(name: str, kernel: str) -> Row:
 CHECKS = {
     "mlx": check_mlx,
     "gpu": check_gpu,
+    "blas": check_blas,
     "native-library": check_native,
     "attention": check_attention,
     "self-test-mlx": check_self_test_mlx,
