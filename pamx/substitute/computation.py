@@ -324,7 +324,7 @@ def _tokens(reference: Reference) -> list[int]:
     """A sequence that no model repeats itself in, of ids that this one knows."""
     vocabulary = reference.expected.shape[-1]
     ids = mx.random.randint(0, vocabulary, (_TOKENS_IN_USE,), key=mx.random.key(0))
-    return [int(i) for i in ids]  # type: ignore[attr-defined]
+    return [int(i) for i in ids]
 
 
 def _run(place: Place, layers: list[LayerGeometry], tokens: list[int]) -> mx.array:

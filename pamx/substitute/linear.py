@@ -107,7 +107,11 @@ class LinearLayers:
             if reason is not None:
                 self.reasons[name] = reason
                 continue
-            self._replace(name, module, store, is_head)
+            try:
+                self._replace(name, module, store, is_head)
+            except BaseException:
+                self.undo()
+                raise
             if is_head:
                 self.head.append(name)
         self.set_compute(compute)
