@@ -16,6 +16,9 @@
 #include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
 
+// Other files' checks; each returns how many failed.
+int check_linear();
+
 namespace {
 
 int failures = 0;
@@ -230,6 +233,8 @@ int main() {
   check_attention({8, 8, 24, 40, 8, 0, {50}, {50}}, 2);
   check_attention({3, 1, 128, 64, 32, 9, {5, 1, 33}, {70, 32, 33}}, 3);
   check_attention({40, 1, 8, 256, 16, 16, {17, 2}, {17, 129}}, 4);
-  if (failures == 0) std::printf("native tests passed (%s kernels)\n", pamx::cpu::isa_name(pamx::cpu::isa()));
+  failures += check_linear();
+  if (failures == 0)
+    std::printf("native tests passed (%s kernels)\n", pamx::cpu::isa_name(pamx::cpu::isa()));
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
