@@ -17,6 +17,7 @@ import shutil
 import sys
 import sysconfig
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -83,10 +84,32 @@ class BuildNative(build_ext):
                 # bits must not depend on which template the compiler took a liking to.
                 flags += ["-ffp-contract=off"]
                 flags += ["-Werror"] if os.environ.get("PAMX_WERROR") else []
+            if Path(src).name == "library.cpp":  # alone: the others' objects can be kept
+                flags += [f"-DPAMX_VERSION={VERSION}", f"-DPAMX_BUILD_HASH={build_hash()}"]
             flags += isa_flags(src)
             return compile_one(obj, src, ext_, cc_args, flags, pp_opts)
 
+        def compile_in_parallel(  # type: ignore
+            sources, output_dir=None, macros=None, include_dirs=None, debug=0,
+            extra_preargs=None, extra_postargs=None, depends=None,
+        ):  # fmt: skip
+            compiler = self.compiler
+            _, objects, extra, pp_opts, build = compiler._setup_compile(
+                output_dir, macros, include_dirs, sources, depends, extra_postargs
+            )
+            cc_args = compiler._get_cc_args(pp_opts, debug, extra_preargs)
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                jobs = [
+                    pool.submit(compiler._compile, obj, *build[obj], cc_args, extra, pp_opts)
+                    for obj in objects
+                ]
+            for job in jobs:
+                job.result()
+            return objects
+
+        compile_list = self.compiler.compile
         self.compiler._compile = compile_with_flags
+        self.compiler.compile = compile_in_parallel
         try:
             super().build_extension(ext)
         except (CompileError, LinkError):
@@ -96,7 +119,7 @@ class BuildNative(build_ext):
                 "installs without the library, slower.",
             )
         finally:
-            self.compiler._compile = compile_one
+            self.compiler._compile, self.compiler.compile = compile_one, compile_list
 
     def complete(self, ext: Extension) -> None:
         """Adds what is not known before: the generated source, and where mlx lies."""
@@ -188,7 +211,6 @@ def native_extension() -> Extension:
         # Relative, from site-packages/pamx/native to site-packages/mlx/lib.
         extra_link_args=[f"-Wl,-rpath,{origin}/../../mlx/lib"],
         extra_compile_args=["-O3", "-g0", "-isystem", str(mlx / "include")],
-        define_macros=[("PAMX_VERSION", VERSION), ("PAMX_BUILD_HASH", build_hash())],
         language="c++",
         py_limited_api=True,
         depends=[str(p) for p in NATIVE.rglob("*.h*")],

@@ -12,6 +12,10 @@
 //        acc += b * (sum of the rounded activations over the group).
 // exact: acc += (s * q + b) * x, inputs ascending; dense: acc += w * x.
 
+// The lanes' file says how many rows and panels its registers hold: kExactRows x kExactPanels
+// sums when weights are float32 already, kExactSums when they come straight from a panel. With
+// kOneByOne it has no registers to speak of, and the kernel is compiled once for each format.
+
 #define PAMX_INLINE static inline __attribute__((always_inline))
 
 constexpr int32_t kLine = 64;
@@ -121,11 +125,13 @@ static void sum_groups(int32_t inputs, int32_t group_size, const Tile& tile) {
   }
 }
 
-template <int BITS, bool WIDE, int R>
+// R rows of a tile that has STRIDE of them (0: as many as it says).
+template <int BITS, bool WIDE, int R, int STRIDE = R>
 static void fast_tile(const MatrixFormat& f, const uint8_t* p, const Tile& tile, float* out,
                       int64_t out_stride) {
   const int32_t units = f.group_size / kUnit, groups = f.inputs / f.group_size;
   const Dtype type = f.scale_type;
+  const int64_t stride = STRIDE ? STRIDE : tile.rows;
   const int8_t* digits = tile.digits;
   const int8_t* low = tile.low;
   const float* scales = tile.scales;
@@ -149,16 +155,16 @@ static void fast_tile(const MatrixFormat& f, const uint8_t* p, const Tile& tile,
         t[r] = fma(to_float(dot), splat(scales[r]), t[r]);
       }
       p += BITS * kLine;
-      digits += R * kUnit;
-      if constexpr (WIDE) low += R * kUnit;
-      scales += R;
-      totals += R;
+      digits += stride * kUnit;
+      if constexpr (WIDE) low += stride * kUnit;
+      scales += stride;
+      totals += stride;
     }
     for (int r = 0; r < R; ++r) {
       acc[r] = fma(s, t[r], acc[r]);
       acc[r] = fma(b, splat(sums[r]), acc[r]);
     }
-    sums += R;
+    sums += stride;
   }
   for (int r = 0; r < R; ++r) store(out + r * out_stride, acc[r]);
 }
@@ -166,15 +172,27 @@ static void fast_tile(const MatrixFormat& f, const uint8_t* p, const Tile& tile,
 template <int BITS, bool WIDE>
 static void fast_rows(const MatrixFormat& f, const uint8_t* p, const Tile& tile, float* out,
                       int64_t out_stride) {
-  switch (tile.rows) {
-    case 8:
-      return fast_tile<BITS, WIDE, 8>(f, p, tile, out, out_stride);
-    case 4:
-      return fast_tile<BITS, WIDE, 4>(f, p, tile, out, out_stride);
-    case 2:
-      return fast_tile<BITS, WIDE, 2>(f, p, tile, out, out_stride);
-    default:
-      return fast_tile<BITS, WIDE, 1>(f, p, tile, out, out_stride);
+  if constexpr (kOneByOne) {
+    Tile row = tile;
+    for (int32_t r = 0; r < tile.rows; ++r) {
+      fast_tile<BITS, WIDE, 1, 0>(f, p, row, out + r * out_stride, out_stride);
+      row.digits += kUnit;
+      if (WIDE) row.low += kUnit;
+      ++row.scales;
+      ++row.totals;
+      ++row.sums;
+    }
+  } else {
+    switch (tile.rows) {
+      case 8:
+        return fast_tile<BITS, WIDE, 8>(f, p, tile, out, out_stride);
+      case 4:
+        return fast_tile<BITS, WIDE, 4>(f, p, tile, out, out_stride);
+      case 2:
+        return fast_tile<BITS, WIDE, 2>(f, p, tile, out, out_stride);
+      default:
+        return fast_tile<BITS, WIDE, 1>(f, p, tile, out, out_stride);
+    }
   }
 }
 
@@ -366,9 +384,11 @@ static void panels_of(int32_t bits, Piece a, int32_t panels) {
     a.out += count * kPanel;
     i += count;
   };
-  while (i + P <= panels) {
-    piece_of<R, P>(bits, a);
-    move(P);
+  if constexpr (P > 1) {
+    while (i + P <= panels) {
+      piece_of<R, P>(bits, a);
+      move(P);
+    }
   }
   while (i < panels) {
     piece_of<R, 1>(bits, a);
@@ -392,8 +412,8 @@ template <int P>
 static void dense_block(const Piece& a, int32_t rows) {
   int32_t r = dense_rows<kExactRows, P>(a, 0, rows);
   if constexpr (kExactRows > 4) r = dense_rows<4, P>(a, r, rows);
-  r = dense_rows<2, P>(a, r, rows);
-  dense_rows<1, P>(a, r, rows);
+  if constexpr (kExactRows > 2) r = dense_rows<2, P>(a, r, rows);
+  if constexpr (kExactRows > 1) dense_rows<1, P>(a, r, rows);
 }
 
 static void exact(const Matrix& m, int32_t panel, int32_t panels, int32_t rows, const float* x,
@@ -411,15 +431,17 @@ static void exact(const Matrix& m, int32_t panel, int32_t panels, int32_t rows, 
           out_stride};
   if (rows < 4) {  // weights are read once or twice: straight from the panels
     for (int32_t r = 0; r < rows; a.x += x_stride, a.out += out_stride) {
-      if (rows - r >= 2) {
-        panels_of<2>(f.bits, a, panels);
-        a.x += x_stride;
-        a.out += out_stride;
-        r += 2;
-      } else {
-        panels_of<1>(f.bits, a, panels);
-        ++r;
+      if constexpr (!kOneByOne) {
+        if (rows - r >= 2) {
+          panels_of<2>(f.bits, a, panels);
+          a.x += x_stride;
+          a.out += out_stride;
+          r += 2;
+          continue;
+        }
       }
+      panels_of<1>(f.bits, a, panels);
+      ++r;
     }
     return;
   }
