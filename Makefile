@@ -54,7 +54,7 @@ lint: .venv/dev
 # a program of them, which is built in three ways: under AddressSanitizer and UBSan, under
 # ThreadSanitizer, and for Arm. It runs once for each instruction set; one that the processor lacks
 # says so and passes.
-NATIVE_TEST := $(shell find tests/native native/core native/cpu -name '*.cpp')
+NATIVE_TEST := $(shell find tests/native native/core native/plan native/cpu -name '*.cpp')
 NATIVE_HEADERS := $(shell find native tests/native -name '*.h*')
 NATIVE_TEST_FLAGS = -std=c++20 -g -Wall -Wextra -Werror -ffp-contract=off -Inative \
 	-Inative/include -pthread
