@@ -16,6 +16,7 @@
 #include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
 
+int test_fused_blocks();
 int test_small_operations();
 
 namespace {
@@ -233,6 +234,7 @@ int main() {
   check_attention({3, 1, 128, 64, 32, 9, {5, 1, 33}, {70, 32, 33}}, 3);
   check_attention({40, 1, 8, 256, 16, 16, {17, 2}, {17, 129}}, 4);
   failures += test_small_operations();
+  failures += test_fused_blocks();
   if (failures == 0) std::printf("native tests passed (%s kernels)\n", pamx::cpu::isa_name(pamx::cpu::isa()));
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
