@@ -251,7 +251,7 @@ void check_mlp_block(bool residual) {
 }  // namespace
 
 // The number of failures.
-int test_fused_blocks() {
+int check_fused_blocks() {
   check_attention_block();
   check_mlp_block(true);
   check_mlp_block(false);

@@ -19,8 +19,10 @@
 #include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
 
-int test_fused_blocks();
-int test_small_operations();
+// Other files' checks; each returns how many failed.
+int check_fused_blocks();
+int check_linear();
+int check_small_operations();
 
 namespace {
 
@@ -328,8 +330,9 @@ int main() {
     check_invariance({6, 2, 24, 40, 16, 0, {330}, {330}}, dtype, pool_dtype);
     check_invariance({12, 1, 64, 32, 32, 90, {330}, {330}}, dtype, pool_dtype);
   }
-  failures += test_small_operations();
-  failures += test_fused_blocks();
+  failures += check_linear();
+  failures += check_small_operations();
+  failures += check_fused_blocks();
   if (failures == 0)
     std::printf("native tests passed (%s kernels)\n", pamx::cpu::isa_name(pamx::cpu::isa()));
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
