@@ -133,7 +133,10 @@ class BuildNative(build_ext):
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 ISA_FLAGS = {
     ("_avx2", "x86_64"): AVX2,
-    ("_avx512", "x86_64"): [*AVX2, *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni"))],
+    ("_avx512", "x86_64"): [
+        *AVX2,
+        *(f"-mavx512{part}" for part in ("f", "bw", "dq", "vl", "vnni")),
+    ],
     ("_neon", "aarch64"): ["-march=armv8.2-a+dotprod"],
 }
 

@@ -4,8 +4,47 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <mutex>
 
 namespace pamx::cpu {
+
+namespace {
+
+// How long a worker without work stays awake. Between two operations of a step lie a few
+// microseconds, between two tokens of one sequence a few hundred; waking a thread costs about
+// fifty.
+constexpr std::chrono::microseconds kWorkerSpin{100};
+// How long a caller spins for an item that a worker still holds. Items take about this long.
+constexpr std::chrono::microseconds kCallerSpin{50};
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Polls until `done` or until the time is over; returns whether it is done. The second half
+// of the time lets other threads have the CPU: on a busy machine the one that is waited for may
+// need it.
+template <class Done>
+bool spin(std::chrono::microseconds time, Done&& done) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (;;) {
+    for (int i = 0; i < 32; ++i) {
+      if (done()) return true;
+      pause();
+    }
+    const auto spent = Clock::now() - begin;
+    if (spent > time) return done();
+    if (spent > time / 2) std::this_thread::yield();
+  }
+}
+
+}  // namespace
 
 WorkerPool::WorkerPool(int32_t num_threads) {
   workers_.reserve(static_cast<size_t>(num_threads - 1));
@@ -13,64 +52,80 @@ WorkerPool::WorkerPool(int32_t num_threads) {
 }
 
 WorkerPool::~WorkerPool() {
-  {
-    std::lock_guard lock(mutex_);
-    stop_ = true;
-  }
-  new_job_.notify_all();
+  stop_ = true;
+  wakes_.fetch_add(1);
+  wakes_.notify_all();
   for (auto& thread : workers_) thread.join();
 }
 
-void WorkerPool::work_on(Job& job) {
-  int64_t mine = 0;
-  for (int64_t i; (i = job.next.fetch_add(1, std::memory_order_relaxed)) < job.count; ++mine) {
-    (*job.item)(i);
-  }
-  if (mine == 0) return;
-  if (job.ended.fetch_add(mine, std::memory_order_acq_rel) + mine == job.count) {
-    // Taking the mutex keeps this notice from falling between the caller's check and its sleep.
-    std::lock_guard lock(mutex_);
-    job_ended_.notify_all();
+bool WorkerPool::work_appeared() const {
+  return static_cast<uint32_t>(word_.load(std::memory_order_relaxed)) <
+         count_.load(std::memory_order_relaxed);
+}
+
+// Claims an item of the open job and does it; returns whether there was one.
+bool WorkerPool::work_on_one_item() {
+  uint64_t word = word_.load(std::memory_order_acquire);
+  for (;;) {
+    const auto item = static_cast<uint32_t>(word);
+    // Before the others: whoever sees a job's count sees its call and context, and its generation.
+    const uint32_t count = count_.load(std::memory_order_acquire);
+    if (item >= count) return false;
+    const Call call = call_.load(std::memory_order_relaxed);
+    void* const context = context_.load(std::memory_order_relaxed);
+    // If the job changed since `word` was read, so did its generation, and this fails.
+    if (word_.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel,
+                                    std::memory_order_acquire)) {
+      call(context, item);
+      if (ended_.fetch_add(1, std::memory_order_acq_rel) + 1 == count) ended_.notify_all();
+      return true;
+    }
   }
 }
 
 void WorkerPool::worker() {
-  uint64_t seen = 0;
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    new_job_.wait(lock, [&] { return stop_ || generation_ != seen; });
-    if (stop_) return;
-    seen = generation_;
-    const auto job = job_;
-    lock.unlock();
-    if (job) work_on(*job);
-    lock.lock();
+  while (!stop_) {
+    while (work_on_one_item()) {
+    }
+    if (spin(kWorkerSpin, [this] { return stop_.load() || work_appeared(); })) continue;
+    const uint32_t seen = wakes_.load();
+    sleepers_.fetch_add(1);
+    // Sequential consistency: either this sees the new job, or its caller sees the sleeper.
+    if (!stop_ && !(static_cast<uint32_t>(word_.load()) < count_.load())) wakes_.wait(seen);
+    sleepers_.fetch_sub(1);
   }
 }
 
-void WorkerPool::run(int64_t count, const std::function<void(int64_t)>& item) {
-  std::unique_lock caller(caller_, std::try_to_lock);
-  if (count <= 1 || workers_.empty() || !caller.owns_lock()) {
-    for (int64_t i = 0; i < count; ++i) item(i);
+void WorkerPool::wait_for_the_end(int64_t count) {
+  const auto all = static_cast<uint32_t>(count);
+  if (spin(kCallerSpin, [&] { return ended_.load(std::memory_order_acquire) == all; })) return;
+  for (uint32_t now; (now = ended_.load(std::memory_order_acquire)) != all;) ended_.wait(now);
+}
+
+void WorkerPool::run_job(int64_t count, Call call, void* context) {
+  if (count <= 1 || workers_.empty() || busy_.exchange(true, std::memory_order_acquire)) {
+    for (int64_t i = 0; i < count; ++i) call(context, i);
     return;
   }
-  const auto job = std::make_shared<Job>();
-  job->item = &item;
-  job->count = count;
-  {
-    std::lock_guard lock(mutex_);
-    job_ = job;
-    ++generation_;
+  // Nothing is claimable now: the last job's items are all claimed and ended. Generations come
+  // round after 2^32 jobs; no thread sleeps through that many.
+  const uint64_t generation = (word_.load(std::memory_order_relaxed) >> 32) + 1;
+  ended_.store(0, std::memory_order_relaxed);
+  count_.store(0, std::memory_order_relaxed);
+  word_.store(generation << 32, std::memory_order_release);
+  call_.store(call, std::memory_order_relaxed);
+  context_.store(context, std::memory_order_relaxed);
+  count_.store(static_cast<uint32_t>(count));
+  if (sleepers_.load() > 0) {
+    wakes_.fetch_add(1);
+    for (int64_t i = std::min<int64_t>(count - 1, sleepers_.load()); i > 0; --i) {
+      wakes_.notify_one();
+    }
   }
-  if (count > static_cast<int64_t>(workers_.size())) {
-    new_job_.notify_all();
-  } else {
-    for (int64_t i = 1; i < count; ++i) new_job_.notify_one();
+  while (work_on_one_item()) {
   }
-  work_on(*job);
-  std::unique_lock lock(mutex_);
-  job_ended_.wait(lock, [&] { return job->ended.load(std::memory_order_acquire) == count; });
-  job_.reset();
+  wait_for_the_end(count);
+  busy_.store(false, std::memory_order_release);
 }
 
 namespace {

@@ -2,20 +2,24 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace pamx::cpu {
 
-// The caller works too, and never waits for a worker that has not yet begun: items are claimed
-// one by one from an atomic counter, so a worker that the system delays costs at most the item
-// it holds. Workers sleep between jobs. When two threads call at once, the second one does its
-// items alone.
+// The caller works too, and never waits for a worker that has not begun: items are claimed one
+// by one, so a worker that the system delays costs at most the item it holds. Between jobs a
+// worker spins for a moment, because the next layer's job is usually a few microseconds away,
+// and then sleeps: an idle pool uses no CPU. When two threads call at once, or an item calls,
+// the later caller does its items alone.
+//
+// `word_` says everything that may change under a worker's eyes: the job's generation in the
+// upper half, the next unclaimed item in the lower. A claim is one compare-and-swap on it. Its
+// success proves that the job that the worker read about is still the open one, so a job can
+// live on its caller's stack.
 class WorkerPool {
  public:
   explicit WorkerPool(int32_t num_threads);
@@ -26,26 +30,35 @@ class WorkerPool {
   int32_t num_threads() const { return static_cast<int32_t>(workers_.size()) + 1; }
 
   // Calls item(0) .. item(count - 1), each once, and returns when all have ended. `item` must
-  // not throw: it runs on threads that nobody could tell.
-  void run(int64_t count, const std::function<void(int64_t)>& item);
+  // not throw: it runs on threads that nobody could tell. At most 2^31 items.
+  template <class Item>
+  void run(int64_t count, Item&& item) {
+    using Plain = std::remove_reference_t<Item>;
+    run_job(
+        count, [](void* context, int64_t i) { (*static_cast<Plain*>(context))(i); },
+        const_cast<void*>(static_cast<const void*>(&item)));
+  }
 
  private:
-  struct Job {
-    const std::function<void(int64_t)>* item;
-    int64_t count;
-    std::atomic<int64_t> next{0};
-    std::atomic<int64_t> ended{0};
-  };
-  void work_on(Job& job);
+  using Call = void (*)(void* context, int64_t item);
+
+  void run_job(int64_t count, Call call, void* context);
+  bool work_on_one_item();
+  bool work_appeared() const;
+  void wait_for_the_end(int64_t count);
   void worker();
 
-  std::mutex caller_;  // held by the one caller that the workers help
-  std::mutex mutex_;   // guards job_, generation_ and stop_
-  std::condition_variable new_job_;
-  std::condition_variable job_ended_;
-  std::shared_ptr<Job> job_;  // shared with workers, which may look at it after run() returned
-  uint64_t generation_ = 0;
-  bool stop_ = false;
+  std::atomic<bool> busy_{false};  // whether a caller has the workers
+  // Written only while no item is claimed or claimable; read by workers before they claim.
+  std::atomic<Call> call_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<uint32_t> count_{0};
+
+  alignas(64) std::atomic<uint64_t> word_{0};
+  alignas(64) std::atomic<uint32_t> ended_{0};
+  alignas(64) std::atomic<uint32_t> sleepers_{0};
+  std::atomic<uint32_t> wakes_{0};
+  std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };
 

@@ -110,7 +110,7 @@ typedef struct {
  *               softmax and contributes no value
  *
  * batch x length is the number of packed query tokens, and one of the two is 1. heads is a
- * multiple of kv_heads; k_dim and v_dim are multiples of 8, at most 256.
+ * multiple of kv_heads; k_dim and v_dim are multiples of 8, at most 512.
  *
  * The operation is lazy. On success the Python arrays `out`, `key_pool_out` and
  * `value_pool_out` (placeholders made by the caller) become its results: the attention output
@@ -122,6 +122,33 @@ int pamx_paged_attention(const pamx_batch* batch, const pamx_attention_params* p
                          pamx_object queries, pamx_object keys, pamx_object values,
                          pamx_object key_pool, pamx_object value_pool, pamx_object sinks,
                          pamx_object out, pamx_object key_pool_out, pamx_object value_pool_out);
+
+/* ---- The plan of a paged-attention call on the CPU ------------------------------------------ */
+
+typedef struct {
+  int32_t heads, kv_heads, k_dim, v_dim;
+  int32_t window;   /* 0: none */
+  int32_t threads;  /* 0: as many as this process uses */
+  int64_t l2_bytes; /* 0: as this machine has */
+} pamx_cpu_attention_desc;
+
+typedef struct {
+  int32_t partition;      /* tokens that share one softmax; set by geometry and L2 alone */
+  int32_t threads;        /* of those offered, how many get work */
+  int64_t items;          /* independent pieces of work */
+  int64_t few_rows_items; /* those that take keys and values from the pages into registers */
+  int64_t folds;          /* groups of rows whose partial results are folded afterwards */
+  int64_t work;           /* multiply-adds */
+  int64_t scratch_bytes;  /* for each thread */
+  int64_t partial_bytes;  /* partial results of the whole call */
+  const char* text;       /* the plan in sentences, with a reason against each other path; valid
+                             until this thread's next call */
+} pamx_cpu_attention_plan;
+
+/* What pamx_paged_attention would do for these sequences (as in pamx_batch_desc). Runs nothing. */
+int pamx_plan_cpu_attention(const pamx_cpu_attention_desc* desc, int32_t num_sequences,
+                            const int32_t* query_starts, const int32_t* context_lens,
+                            pamx_cpu_attention_plan* plan);
 
 /* ---- Memory, matrices, linear, embedding -------------------------------------------------- */
 

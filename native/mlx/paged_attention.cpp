@@ -101,8 +101,8 @@ void check_geometry(const mx::array& pool, const char* name, const Batch& batch)
               std::to_string(batch.num_blocks) + ", " + std::to_string(batch.block_size) +
               ", kv_heads, dim]");
   const int dim = pool.shape(3);
-  require(dim >= 8 && dim <= 256 && dim % 8 == 0,
-          std::string(name) + "'s head size must be a multiple of 8 up to 256, not " +
+  require(dim >= 8 && dim <= 512 && dim % 8 == 0,
+          std::string(name) + "'s head size must be a multiple of 8 up to 512, not " +
               std::to_string(dim));
 }
 

@@ -143,8 +143,8 @@ void plan_cpu_attention(const AttentionGeometry& g, const AttentionSequences& s,
   plan->threads = static_cast<int32_t>(std::min<int64_t>(threads, std::ssize(plan->items)));
 }
 
-std::string explain_cpu_attention(const AttentionGeometry& g, const AttentionSequences& s,
-                                  const CpuLimits& limits, const AttentionPlan& plan) {
+std::string explain_cpu_attention(const AttentionGeometry& g, const CpuLimits& limits,
+                                  const AttentionPlan& plan) {
   const auto number = [](int64_t n) { return std::to_string(n); };
   const auto kib = [&](int64_t bytes) { return number(bytes / 1024) + " KiB"; };
   std::string text;
@@ -219,7 +219,6 @@ std::string explain_cpu_attention(const AttentionGeometry& g, const AttentionSeq
         number(std::ssize(plan.folds)) + " groups of rows.");
   }
   say("scratch: " + kib(plan.scratch_floats * 4) + " a thread.");
-  (void)s;
   return text;
 }
 

@@ -91,8 +91,7 @@ void plan_cpu_attention(const AttentionGeometry& geometry, const AttentionSequen
                         const CpuLimits& limits, AttentionPlan* plan);
 
 // What the plan is and why, in sentences: the choice, and the reason against each other path.
-std::string explain_cpu_attention(const AttentionGeometry& geometry,
-                                  const AttentionSequences& sequences, const CpuLimits& limits,
+std::string explain_cpu_attention(const AttentionGeometry& geometry, const CpuLimits& limits,
                                   const AttentionPlan& plan);
 
 }  // namespace pamx::plan

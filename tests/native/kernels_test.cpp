@@ -3,12 +3,15 @@
 // Correctness against an oracle is tested from Python; here each call is also checked against a
 // plain double-precision loop, so that a sanitizer build that computes nonsense does not pass.
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/batch.hpp"
@@ -16,7 +19,10 @@
 #include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
 
-int test_small_operations();
+// Other files' checks; each returns how many failed.
+int check_fused_blocks();
+int check_linear();
+int check_small_operations();
 
 namespace {
 
@@ -136,6 +142,88 @@ void check_attention(const Geometry& g, uint32_t seed) {
   pamx_batch_free(handle);
 }
 
+// A prompt in one go, token by token and in chunks, through pools of every format: the same bits.
+void check_invariance(const Geometry& g, pamx::cpu::Dtype dtype, pamx::cpu::Dtype pool_dtype) {
+  std::mt19937 random(9);
+  const int32_t tokens = g.query_lens[0];
+  const auto blocks = (tokens + g.block_size - 1) / g.block_size;
+  const auto size = [&](int32_t heads, int32_t dim) {
+    return static_cast<size_t>(tokens) * static_cast<size_t>(heads * dim);
+  };
+  const auto element = static_cast<size_t>(pamx::cpu::size_of(dtype));
+  const auto fill = [&](size_t count) {
+    std::vector<char> bytes(count * element);
+    for (size_t i = 0; i < count; ++i) {
+      // Numbers from 1/8 to 8 in each of the formats.
+      const auto bits = static_cast<uint32_t>(random());
+      if (dtype == pamx::cpu::Dtype::float32) {
+        const uint32_t x = (bits & 0x80000000u) | (124u + bits % 6) << 23 | (bits >> 8 & 0x7fffffu);
+        std::memcpy(&bytes[i * 4], &x, 4);
+      } else {
+        const bool half = dtype == pamx::cpu::Dtype::float16;
+        const uint32_t x =
+            (bits >> 16 & 0x8000u) | (half ? (12u + bits % 6) << 10 | (bits >> 8 & 0x3ffu)
+                                           : (124u + bits % 6) << 7 | (bits >> 8 & 0x7fu));
+        const auto h = static_cast<uint16_t>(x);
+        std::memcpy(&bytes[i * 2], &h, 2);
+      }
+    }
+    return bytes;
+  };
+  auto q = fill(size(g.heads, g.k_dim)), k = fill(size(g.kv_heads, g.k_dim)),
+       v = fill(size(g.kv_heads, g.v_dim));
+  std::vector<float> sinks(static_cast<size_t>(g.heads), 0.5f);
+  std::vector<int32_t> table(static_cast<size_t>(blocks));
+  for (int32_t i = 0; i < blocks; ++i) table[static_cast<size_t>(i)] = blocks - 1 - i;
+
+  const auto attend = [&](std::vector<int32_t> chunks) {
+    const auto slots = static_cast<size_t>(blocks * g.block_size * g.kv_heads);
+    const auto pool_element = static_cast<size_t>(pamx::cpu::size_of(pool_dtype));
+    // Not a number wherever nothing was written.
+    std::vector<char> key_pool(slots * static_cast<size_t>(g.k_dim) * pool_element, '\xff');
+    std::vector<char> value_pool(slots * static_cast<size_t>(g.v_dim) * pool_element, '\xff');
+    std::vector<char> out(size(g.heads, g.v_dim) * element);
+    int32_t start = 0;
+    for (size_t c = 0; start < tokens; ++c) {
+      const int32_t count = std::min(chunks[c % chunks.size()], tokens - start);
+      const int32_t starts[] = {0, count}, context[] = {start + count};
+      const auto rows = [&](std::vector<char>& data, int32_t heads, int32_t dim) {
+        return pamx::cpu::Rows{data.data() + static_cast<size_t>(start * heads * dim) * element,
+                               int64_t{heads} * dim, dim, 1};
+      };
+      pamx::cpu::PagedAttention call;
+      call.dtype = dtype;
+      call.pool_dtype = pool_dtype;
+      call.heads = g.heads;
+      call.kv_heads = g.kv_heads;
+      call.k_dim = g.k_dim;
+      call.v_dim = g.v_dim;
+      call.scale = 0.03f;
+      call.window = g.window;
+      call.softcap = g.window > 0 ? 3.0f : 0.0f;
+      call.sinks = sinks.data();
+      call.queries = rows(q, g.heads, g.k_dim);
+      call.keys = rows(k, g.kv_heads, g.k_dim);
+      call.values = rows(v, g.kv_heads, g.v_dim);
+      call.out = rows(out, g.heads, g.v_dim);
+      call.key_pool = key_pool.data();
+      call.value_pool = value_pool.data();
+      call.num_sequences = 1;
+      call.block_size = g.block_size;
+      call.max_blocks = blocks;
+      call.query_starts = starts;
+      call.context_lens = context;
+      call.block_tables = table.data();
+      pamx::cpu::run(call);
+      start += count;
+    }
+    return out;
+  };
+  const auto at_once = attend({tokens});
+  expect(attend({1}) == at_once, "a prompt token by token has other bits than at once");
+  expect(attend({1, 70, 2, 130, 33}) == at_once, "a prompt in chunks has other bits than at once");
+}
+
 void check_16_bit_formats() {
   for (const auto dtype : {pamx::cpu::Dtype::float16, pamx::cpu::Dtype::bfloat16}) {
     // Token 0 attends to itself: the output is its value, whatever the bits.
@@ -232,7 +320,20 @@ int main() {
   check_attention({8, 8, 24, 40, 8, 0, {50}, {50}}, 2);
   check_attention({3, 1, 128, 64, 32, 9, {5, 1, 33}, {70, 32, 33}}, 3);
   check_attention({40, 1, 8, 256, 16, 16, {17, 2}, {17, 129}}, 4);
-  failures += test_small_operations();
-  if (failures == 0) std::printf("native tests passed (%s kernels)\n", pamx::cpu::isa_name(pamx::cpu::isa()));
+  check_attention({8, 2, 64, 64, 16, 0, {1, 5}, {1300, 600}}, 5);
+  check_attention({8, 2, 128, 72, 8, 300, {40, 1}, {600, 900}}, 6);
+  using pamx::cpu::Dtype;
+  for (const auto& [dtype, pool_dtype] :
+       {std::pair{Dtype::float32, Dtype::float32}, std::pair{Dtype::float32, Dtype::float16},
+        std::pair{Dtype::float32, Dtype::bfloat16}, std::pair{Dtype::float16, Dtype::float16},
+        std::pair{Dtype::bfloat16, Dtype::bfloat16}}) {
+    check_invariance({6, 2, 24, 40, 16, 0, {330}, {330}}, dtype, pool_dtype);
+    check_invariance({12, 1, 64, 32, 32, 90, {330}, {330}}, dtype, pool_dtype);
+  }
+  failures += check_linear();
+  failures += check_small_operations();
+  failures += check_fused_blocks();
+  if (failures == 0)
+    std::printf("native tests passed (%s kernels)\n", pamx::cpu::isa_name(pamx::cpu::isa()));
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

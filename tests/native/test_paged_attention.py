@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import mlx.core as mx
 import numpy as np
@@ -105,19 +107,42 @@ def test_equals_float64_numpy_over_random_geometry(
         )
 
 
-def test_portable_kernels_give_the_same_answers() -> None:
-    """The kernels for machines without AVX2, in a process that is told to use them."""
-    if library().cpu_isa == "portable":
-        pytest.skip("this machine has no AVX2: the other tests ran the portable kernels")
+LESSER = {"avx512": ("avx2", "portable"), "avx2": ("portable",), "neon": ("portable",)}
+
+
+@pytest.mark.parametrize("isa", ["avx2", "portable"])
+def test_other_instruction_sets_pass_the_same_tests(isa: str) -> None:
+    """The kernels for lesser machines, in a process that is told to use them."""
+    if isa not in LESSER.get(library().cpu_isa, ()):
+        pytest.skip(f"no {isa} kernels below this process's {library().cpu_isa}")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", __file__, "-k", "random_geometry or special"],
-        env={**os.environ, "PAMX_CPU_ISA": "portable"},
+        [sys.executable, "-m", "pytest", "-q", __file__, "-k", "not instruction_sets"],
+        env={**os.environ, "PAMX_CPU_ISA": isa},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
     assert "passed" in done.stdout
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=cases(), dtypes=st.sampled_from(DTYPES), data=st.data())
+def test_long_contexts_and_several_partitions(
+    case: Case, dtypes: tuple[mx.Dtype, mx.Dtype], data: st.DataObject
+) -> None:
+    case.context_lens = [
+        n + data.draw(st.sampled_from([0, 200, 256, 700])) for n in case.context_lens
+    ]
+    step = case.build()
+    out, _, _ = run(step, dtypes[0], True, dtypes[1])
+    np.testing.assert_allclose(as_numpy(out), step.expected(), rtol=0, atol=TOLERANCE[dtypes[1]])
+
+
+def test_head_sizes_up_to_512() -> None:
+    step = Case([300, 40], [3, 40], 4, 2, 512, 384, 16, seed=2).build()
+    out, _, _ = run(step, mx.float32, rows=True)
+    np.testing.assert_allclose(as_numpy(out), step.expected(), rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
@@ -137,43 +162,98 @@ def test_special_values_of_16_bit_formats_survive_the_round_trip(dtype: mx.Dtype
     assert mx.array_equal(mx.where(finite, out, 0), mx.where(finite, values, 0)).item()
 
 
-def test_rows_do_not_depend_on_company_chunking_or_threads() -> None:
-    """A row's bits are its own: alone, in a mixed batch, in chunks, on one thread or many."""
-    case = Case([61, 90, 17], [61, 90, 17], 6, 2, 64, 64, 16, window=33, seed=5)
+PROMPT = 600  # more than two of the largest partitions
+
+
+@pytest.mark.parametrize("dtypes", DTYPES, ids=lambda pair: "-".join(str(d)[9:] for d in pair))
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        {"heads": 6, "kv_heads": 2, "k_dim": 64, "v_dim": 64},
+        {"heads": 5, "kv_heads": 1, "k_dim": 24, "v_dim": 40, "window": 333, "softcap": 2.5},
+        {"heads": 20, "kv_heads": 2, "k_dim": 128, "v_dim": 64, "sinks": True, "window": 7},
+        {"heads": 3, "kv_heads": 3, "k_dim": 80, "v_dim": 96, "sinks": True},
+    ],
+    ids=lambda g: f"{g['heads']}-{g['kv_heads']}-{g['k_dim']}",
+)
+def test_a_rows_bits_are_its_own(
+    geometry: dict[str, int], dtypes: tuple[mx.Dtype, mx.Dtype]
+) -> None:
+    """In one go, token by token, in chunks, in company, on one thread or many: the same bits."""
+    dtype, pool_dtype = dtypes
+    case = Case([61, PROMPT, 300], [61, PROMPT, 1], block_size=16, seed=5, **geometry)  # type: ignore[arg-type]
     step = case.build()
     lib = library().lib
     threads = lib.pamx_num_threads()
-    together = as_numpy(run(step, mx.float32, rows=True)[0])
+    first = int(step.query_starts[1])
+    rows = slice(first, first + PROMPT)
+
+    def in_company() -> np.ndarray:
+        return as_numpy(run(step, dtype, True, pool_dtype)[0])
+
+    def in_chunks(sizes: Iterator[int]) -> np.ndarray:
+        q, k, v = (
+            mx.array(a[rows])[:, :, None].astype(dtype)
+            for a in (step.queries, step.keys, step.values)
+        )
+        pools = [mx.array(p).astype(pool_dtype) for p in (step.key_pool, step.value_pool)]
+        mx.eval(q, k, v, pools)
+        out, start = [], 0
+        while start < PROMPT:
+            size = min(next(sizes), PROMPT - start)
+            batch = NativeBatch(
+                np.array([0, size]),
+                np.array([start + size]),
+                step.block_tables[1:2],
+                step.num_blocks,
+                case.block_size,
+            )
+            part = slice(start, start + size)
+            chunk, *pools = paged_attention(
+                batch,
+                q[part],
+                k[part],
+                v[part],
+                *pools,
+                scale=step.scale,
+                softcap=case.softcap,
+                window=case.window,
+                sinks=None if step.sinks is None else mx.array(step.sinks),
+            )
+            mx.eval(chunk, pools)
+            out.append(as_numpy(chunk[:, :, 0]))
+            start += size
+        return np.concatenate(out)
+
+    together = in_company()
     try:
-        assert lib.pamx_set_num_threads(7) == 0
-        np.testing.assert_array_equal(as_numpy(run(step, mx.float32, rows=True)[0]), together)
-        assert lib.pamx_set_num_threads(1) == 0
-        np.testing.assert_array_equal(as_numpy(run(step, mx.float32, rows=True)[0]), together)
+        for count in (7, 1):
+            assert lib.pamx_set_num_threads(count) == 0
+            np.testing.assert_array_equal(in_company(), together)
+            np.testing.assert_array_equal(in_chunks(itertools.repeat(PROMPT)), together[rows])
+            np.testing.assert_array_equal(in_chunks(itertools.repeat(1)), together[rows])
+            odd = itertools.cycle([1, 31, 2, 256, 40, 16, 255, 3])
+            np.testing.assert_array_equal(in_chunks(odd), together[rows])
     finally:
         lib.pamx_set_num_threads(threads)
 
-    first = int(step.query_starts[1])
-    q, k, v = (
-        mx.array(a[first : first + 90])[:, :, None] for a in (step.queries, step.keys, step.values)
-    )
-    keys, values = mx.array(step.key_pool), mx.array(step.value_pool)
-    mx.eval(keys, values)
-    chunks, start = [], 0
-    for size in (1, 31, 2, 40, 16):
-        batch = NativeBatch(
-            np.array([0, size]),
-            np.array([start + size]),
-            step.block_tables[1:2],
-            step.num_blocks,
-            case.block_size,
-        )
-        part = slice(start, start + size)
-        out, keys, values = paged_attention(
-            batch, q[part], k[part], v[part], keys, values, scale=step.scale, window=33
-        )
-        chunks.append(as_numpy(out[:, :, 0]))
-        start += size
-    np.testing.assert_array_equal(np.concatenate(chunks), together[first : first + 90])
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_other(bad: float) -> None:
+    step = Case([300], [300], 4, 2, 32, 32, 16, seed=4).build()
+    step.values[280, 0, 5] = bad
+    step.keys[290, 1, 3] = bad
+    out = as_numpy(run(step, mx.float32, rows=False)[0])
+    reached = ~np.isfinite(out)
+    expected = np.zeros_like(reached)
+    expected[280:, :2, 5] = True  # query heads 0 and 1 read KV head 0
+    expected[290:, 2:] = True
+    # An infinite key makes a score of minus infinity where the query's element has that sign.
+    if np.isnan(bad):
+        np.testing.assert_array_equal(reached, expected)
+    else:
+        assert not (reached & ~expected).any()
+        assert reached[280:, :2, 5].all()
 
 
 def test_it_is_lazy_and_writes_in_place() -> None:

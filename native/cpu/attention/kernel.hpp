@@ -51,8 +51,10 @@ struct BFloat16 {
 template <class Format>
 struct PoolRows {
   using Element = typename Format::Element;
+  static constexpr int32_t kLine = 64 / sizeof(Element);
   const Element* data;
-  int64_t stride;  // elements from a token's row to the next token's
+  int64_t stride;     // elements from a token's row to the next token's
+  int64_t ahead = 0;  // bytes from what is read to what will be read a little later
 
   // The rows of `head` from token `slot` (block times block size, and the place in it) on.
   static PoolRows at(const void* pool, int64_t slot, int32_t kv_heads, int32_t head, int32_t dim) {
@@ -61,16 +63,26 @@ struct PoolRows {
   }
   Wide load16(int64_t token, int32_t d) const { return Format::load16(data + token * stride + d); }
   F8 load8(int64_t token, int32_t d) const { return Format::load8(data + token * stride + d); }
-  PoolRows from(int64_t token) const { return {data + token * stride, stride}; }
-  // Asks for the rows of tokens [0, count).
-  void prefetch(int32_t count, int32_t dim) const {
-    constexpr int32_t kLine = 64 / sizeof(Element);
-    for (int32_t t = 0; t < count; ++t) {
-      for (int32_t d = 0; d < dim; d += kLine) __builtin_prefetch(data + t * stride + d, 0, 3);
-    }
+  PoolRows from(int64_t token) const { return {data + token * stride, stride, ahead}; }
+  // Asks for what will be needed later, one line for each line that is read: asking for many at
+  // once would only wait.
+  // (GCC takes a function of nothing but prefetches for one without effect and drops its calls.)
+  [[gnu::always_inline]] void prefetch(int64_t token, int32_t d) const {
+    if (d % kLine != 0) return;
+    // Into L2: the lines are many, and L1 is full of queries, weights and outputs.
+    __builtin_prefetch(reinterpret_cast<const char*>(data + token * stride + d) + ahead, 0, 2);
   }
 };
-using FloatRows = PoolRows<Float32>;
+
+// Rows of floats in scratch memory.
+struct FloatRows {
+  const float* data;
+  int64_t stride;
+  Wide load16(int64_t token, int32_t d) const { return Wide::load(data + token * stride + d); }
+  F8 load8(int64_t token, int32_t d) const { return F8::load(data + token * stride + d); }
+  FloatRows from(int64_t token) const { return {data + token * stride, stride}; }
+  void prefetch(int64_t, int32_t) const {}
+};
 
 // ---- scores -------------------------------------------------------------------------------------
 
@@ -159,7 +171,10 @@ static inline void score_step(const float* queries, int64_t query_stride, const 
     int32_t d = 0;
     for (; d + kWideLanes <= dim; d += kWideLanes) {
       Wide key[T];
-      for (int t = 0; t < T; ++t) key[t] = keys.load16(first + t, d);
+      for (int t = 0; t < T; ++t) {
+        key[t] = keys.load16(first + t, d);
+        keys.prefetch(first + t, d);
+      }
       for (int r = 0; r < R; ++r) {
         const Wide q = Wide::load(queries + r * query_stride + d);
         for (int t = 0; t < T; ++t) acc[r][t] = fma(q, key[t], acc[r][t]);
@@ -248,7 +263,10 @@ static inline int32_t accumulate_columns(const float* weights, int64_t weight_st
     }
     for (int32_t t = begin; t < end; ++t) {
       Wide value[C];
-      for (int c = 0; c < C; ++c) value[c] = values.load16(t, d + c * kWideLanes);
+      for (int c = 0; c < C; ++c) {
+        value[c] = values.load16(t, d + c * kWideLanes);
+        values.prefetch(t, d + c * kWideLanes);
+      }
       for (int r = 0; r < R; ++r) {
         const Wide w = Wide::splat(weights[r * weight_stride + t]);
         for (int c = 0; c < C; ++c) acc[r][c] = fma(w, value[c], acc[r][c]);
@@ -430,6 +448,16 @@ struct View {
   }
 };
 
+// softmax() over what row `r` of a KV head sees of the partition.
+static inline void softmax_seen(const View& view, int32_t start, int32_t r, float* scores,
+                                const Partials& out, int64_t to) {
+  const int32_t begin = view.begin(r / view.group, start);
+  const int32_t end = view.end(r / view.group, start);
+  out.max[to] = -kInfinity;
+  out.sum[to] = 0.0f;
+  if (begin < end) softmax(scores, begin, end, view.call.softcap, &out.max[to], &out.sum[to]);
+}
+
 // accumulate() for a block of rows that may differ in what they see: `row` counts within one KV
 // head, tokens [begin, end) count from the partition's start, where `values` stands.
 template <class Values>
@@ -438,6 +466,9 @@ static inline void accumulate_seen(const View& view, int32_t start, int32_t row,
                                    int32_t end, float* out) {
   const int64_t stride = view.partition;
   const int32_t dim = view.call.v_dim;
+  if (view.tokens == 1) {  // then the item's range is the row's
+    return accumulate(rows, weights, stride, values, begin, end, dim, out, dim);
+  }
   int32_t low[kRowBlock], high[kRowBlock];
   int32_t common_begin = begin, common_end = end;
   for (int32_t r = 0; r < rows; ++r) {
@@ -471,11 +502,14 @@ static inline void accumulate_seen(const View& view, int32_t start, int32_t row,
   }
 }
 
-// Tokens of a page that are taken for all KV heads before the next ones.
-constexpr int32_t kWalkStep = 8;
+// Tokens of a page that are taken for all KV heads before the next ones, and the bytes that are
+// asked for ahead of use.
+constexpr int32_t kWalkStep = 16;
+constexpr int64_t kAheadBytes = 32768;
 
 // Few rows: keys and values go from the pages into registers, all of the item's KV heads for
-// each step of tokens, so that memory is read in its order; the next step is asked for meanwhile.
+// each step of tokens, so that memory is read in its order; what comes next is asked for
+// meanwhile.
 template <class Format>
 struct FewRows {
   using Pool = PoolRows<Format>;
@@ -484,74 +518,93 @@ struct FewRows {
   float* scores;
   int32_t query_stride, heads;
 
-  Pool rows_at(const void* pool, int32_t dim, int32_t position, int32_t head) const {
-    const auto& a = view.call;
-    return Pool::at(pool, view.slot(position), a.kv_heads, view.item.first_head + head, dim);
+  // One of the two pools, and the tokens of it that a partition needs.
+  struct Part {
+    const void* pool;
+    int32_t dim, first, last;
+  };
+
+  Pool rows_at(const Part& part, int64_t slot, int32_t head) const {
+    return Pool::at(part.pool, slot, view.call.kv_heads, view.item.first_head + head, part.dim);
   }
 
-  // Calls body(position, head) for the tokens' steps and heads, and asks for what comes next:
-  // the pool's own next step, or in the end the step that `then` begins with.
+  // Where a step stands in memory; null where there is none.
+  const char* step_at(const Part& part, int32_t position) const {
+    if (position >= part.last) return nullptr;
+    return reinterpret_cast<const char*>(rows_at(part, view.slot(position), 0).data);
+  }
+
+  // Calls body(rows, position, head) for all steps and heads of a part, in the order of memory.
+  // `then` is the part that will be walked next.
   template <class Body>
-  void walk(const void* pool, int32_t dim, int32_t first, int32_t last, const void* then,
-            int32_t then_dim, int32_t then_position, const Body& body) const {
-    for (int32_t at = first / kWalkStep * kWalkStep; at < last; at += kWalkStep) {
-      const bool more = at + kWalkStep < last;
+  void walk(const Part& part, const Part& then, const Body& body) const {
+    const int32_t step = view.call.block_size < kWalkStep ? view.call.block_size : kWalkStep;
+    const int32_t first = part.first / step * step;
+    const int32_t end = (part.last + step - 1) / step * step;
+    // What comes `ahead` heads later is asked for: steps, and heads of the step after them.
+    const int64_t row_bytes = int64_t{part.dim} * sizeof(typename Format::Element);
+    const auto ahead =
+        static_cast<int32_t>((kAheadBytes + step * row_bytes - 1) / (step * row_bytes));
+    const int32_t ahead_heads = ahead % heads;
+    const auto later = [&](int32_t position) {
+      if (position < end) return step_at(part, position);
+      return step_at(then, then.first / step * step + (position - end));
+    };
+    int32_t later_at = first + ahead / heads * step;
+    const char* near = later(later_at);
+    for (int32_t at = first; at < part.last; at += step) {
+      later_at += step;
+      const char* far = later(later_at);
+      const Pool rows = rows_at(part, view.slot(at), 0);
       for (int32_t h = 0; h < heads; ++h) {
-        if (more) {
-          rows_at(pool, dim, at + kWalkStep, h).prefetch(kWalkStep, dim);
-        } else if (then) {
-          rows_at(then, then_dim, then_position, h).prefetch(kWalkStep, then_dim);
-        }
-        body(at, h);
+        Pool mine{rows.data + h * part.dim, rows.stride};
+        const int32_t later_head = h + ahead_heads;
+        const char* to = later_head < heads ? near : far;
+        const int32_t head = later_head < heads ? later_head : later_head - heads;
+        if (to) mine.ahead = to + head * row_bytes - reinterpret_cast<const char*>(mine.data);
+        body(mine, at, h);
       }
+      near = far;
     }
   }
 
-  void partition(int32_t start, int32_t first, int32_t last, bool is_last, const Partials& part) {
+  void partition(int32_t start, int32_t first, int32_t last, int32_t next_last,
+                 const Partials& out) {
     const auto& a = view.call;
     const int32_t rows = view.rows;
-    const auto step_of = [](int32_t position) { return position / kWalkStep * kWalkStep; };
-    walk(a.key_pool, a.k_dim, first, last, a.value_pool, a.v_dim, step_of(first),
-         [&](int32_t at, int32_t h) {
-           const Pool keys = rows_at(a.key_pool, a.k_dim, at, h);
-           for (int32_t t = 0; t < kWalkStep; t += kScoreStep) {
-             if (at + t >= last) break;
-             for (int32_t r = 0; r < rows; r += kRowBlock) {
-               const int64_t row = int64_t{h} * rows + r;
-               score(rows - r < kRowBlock ? rows - r : kRowBlock, queries + row * query_stride,
-                     query_stride, keys.from(t), a.k_dim,
-                     scores + row * view.partition + (at + t - start), view.partition);
-             }
-           }
-         });
+    const int32_t step = a.block_size < kWalkStep ? a.block_size : kWalkStep;
+    const Part keys{a.key_pool, a.k_dim, first, last};
+    const Part values{a.value_pool, a.v_dim, first, last};
+    const Part next_keys{a.key_pool, a.k_dim, last, next_last};
+    walk(keys, values, [&](const Pool& key_rows, int32_t at, int32_t h) {
+      for (int32_t t = 0; t < step && at + t < last; t += kScoreStep) {
+        for (int32_t r = 0; r < rows; r += kRowBlock) {
+          const int64_t row = int64_t{h} * rows + r;
+          score(rows - r < kRowBlock ? rows - r : kRowBlock, queries + row * query_stride,
+                query_stride, key_rows.from(t), a.k_dim,
+                scores + row * view.partition + (at + t - start), view.partition);
+        }
+      }
+    });
     for (int32_t h = 0; h < heads; ++h) {
       for (int32_t r = 0; r < rows; ++r) {
         const int64_t row = int64_t{h} * rows + r;
-        const int32_t begin = view.begin(r / view.group, start);
-        const int32_t end = view.end(r / view.group, start);
-        part.max[row] = -kInfinity;
-        part.sum[row] = 0.0f;
-        if (begin < end) {
-          softmax(scores + row * view.partition, begin, end, a.softcap, &part.max[row],
-                  &part.sum[row]);
-        }
+        softmax_seen(view, start, r, scores + row * view.partition, out, row);
       }
     }
-    set_zero(part.out, int64_t{heads} * rows * a.v_dim);
-    walk(a.value_pool, a.v_dim, first, last, is_last ? nullptr : a.key_pool, a.k_dim, step_of(last),
-         [&](int32_t at, int32_t h) {
-           // Rows count tokens from the partition's start.
-           const Pool here = rows_at(a.value_pool, a.v_dim, at, h);
-           const Pool values{here.data - (at - start) * here.stride, here.stride};
-           const int32_t from = at > first ? at : first;
-           const int32_t to = at + kWalkStep < last ? at + kWalkStep : last;
-           for (int32_t r = 0; r < rows; r += kRowBlock) {
-             const int64_t row = int64_t{h} * rows + r;
-             accumulate_seen(view, start, r, rows - r < kRowBlock ? rows - r : kRowBlock,
-                             scores + row * view.partition, values, from - start, to - start,
-                             part.out + row * a.v_dim);
-           }
-         });
+    set_zero(out.out, int64_t{heads} * rows * a.v_dim);
+    walk(values, next_keys, [&](const Pool& value_rows, int32_t at, int32_t h) {
+      // Tokens count from the partition's start, as the weights do.
+      const Pool from_start = value_rows.from(start - at);
+      const int32_t from = at > first ? at : first;
+      const int32_t to = at + step < last ? at + step : last;
+      for (int32_t r = 0; r < rows; r += kRowBlock) {
+        const int64_t row = int64_t{h} * rows + r;
+        accumulate_seen(view, start, r, rows - r < kRowBlock ? rows - r : kRowBlock,
+                        scores + row * view.partition, from_start, from - start, to - start,
+                        out.out + row * a.v_dim);
+      }
+    });
   }
 };
 
@@ -575,15 +628,18 @@ struct ManyRows {
     for (int32_t at = first; at < last;) {
       const int32_t page_end = (at / a.block_size + 1) * a.block_size;
       const int32_t end = page_end < last ? page_end : last;
-      const Pool rows = Pool::at(pool, view.slot(at), a.kv_heads, view.item.first_head, dim);
+      Pool rows = Pool::at(pool, view.slot(at), a.kv_heads, view.item.first_head, dim);
       if (end < last) {
-        Pool::at(pool, view.slot(end), a.kv_heads, view.item.first_head, dim)
-            .prefetch(last - end < a.block_size ? last - end : a.block_size, dim);
+        const Pool later = Pool::at(pool, view.slot(end), a.kv_heads, view.item.first_head, dim);
+        rows.ahead = reinterpret_cast<intptr_t>(later.data) - reinterpret_cast<intptr_t>(rows.data);
       }
       for (int32_t t = 0; at < end; ++at, ++t) {
         float* out = buffer + (at - start) * stride;
         int32_t d = 0;
-        for (; d + kWideLanes <= dim; d += kWideLanes) store(out + d, rows.load16(t, d));
+        for (; d + kWideLanes <= dim; d += kWideLanes) {
+          store(out + d, rows.load16(t, d));
+          rows.prefetch(t, d);
+        }
         if (d < dim) store(out + d, rows.load8(t, d));
       }
     }
@@ -608,14 +664,7 @@ struct ManyRows {
       }
     }
     for (int32_t r = 0; r < rows; ++r) {
-      const int32_t begin = view.begin(r / view.group, start);
-      const int32_t end = view.end(r / view.group, start);
-      part.max[r] = -kInfinity;
-      part.sum[r] = 0.0f;
-      if (begin < end) {
-        softmax(scores + int64_t{r} * view.partition, begin, end, a.softcap, &part.max[r],
-                &part.sum[r]);
-      }
+      softmax_seen(view, start, r, scores + int64_t{r} * view.partition, part, r);
     }
     set_zero(part.out, int64_t{rows} * a.v_dim);
     const FloatRows values = to_floats(a.value_pool, a.v_dim, start, first, last);
@@ -664,8 +713,9 @@ static void attend_as(const AttentionWork& work, const AttentionItem& item, floa
     const int32_t last =
         last_position + 1 < start + view.partition ? last_position + 1 : start + view.partition;
     if (item.few_rows) {
+      const bool more = p + 1 < item.last_partition;
       FewRows<Format>{view, queries, scores, query_stride, heads}.partition(
-          start, first, last, p + 1 == item.last_partition, part);
+          start, first, last, more ? last_position + 1 : last, part);
     } else {
       ManyRows<Format>{view, queries, scores, buffer, query_stride}.partition(start, first, last,
                                                                               part);

@@ -12,6 +12,10 @@
 //        acc += b * (sum of the rounded activations over the group).
 // exact: acc += (s * q + b) * x, inputs ascending; dense: acc += w * x.
 
+// The lanes' file says how many rows and panels its registers hold: kExactRows x kExactPanels
+// sums when weights are float32 already, kExactSums when they come straight from a panel. With
+// kOneByOne it has no registers to speak of, and the kernel is compiled once for each format.
+
 #define PAMX_INLINE static inline __attribute__((always_inline))
 
 constexpr int32_t kLine = 64;
@@ -121,11 +125,13 @@ static void sum_groups(int32_t inputs, int32_t group_size, const Tile& tile) {
   }
 }
 
-template <int BITS, bool WIDE, int R>
+// R rows of a tile that has STRIDE of them (0: as many as it says).
+template <int BITS, bool WIDE, int R, int STRIDE = R>
 static void fast_tile(const MatrixFormat& f, const uint8_t* p, const Tile& tile, float* out,
                       int64_t out_stride) {
   const int32_t units = f.group_size / kUnit, groups = f.inputs / f.group_size;
   const Dtype type = f.scale_type;
+  const int64_t stride = STRIDE ? STRIDE : tile.rows;
   const int8_t* digits = tile.digits;
   const int8_t* low = tile.low;
   const float* scales = tile.scales;
@@ -149,16 +155,16 @@ static void fast_tile(const MatrixFormat& f, const uint8_t* p, const Tile& tile,
         t[r] = fma(to_float(dot), splat(scales[r]), t[r]);
       }
       p += BITS * kLine;
-      digits += R * kUnit;
-      if constexpr (WIDE) low += R * kUnit;
-      scales += R;
-      totals += R;
+      digits += stride * kUnit;
+      if constexpr (WIDE) low += stride * kUnit;
+      scales += stride;
+      totals += stride;
     }
     for (int r = 0; r < R; ++r) {
       acc[r] = fma(s, t[r], acc[r]);
       acc[r] = fma(b, splat(sums[r]), acc[r]);
     }
-    sums += R;
+    sums += stride;
   }
   for (int r = 0; r < R; ++r) store(out + r * out_stride, acc[r]);
 }
@@ -166,15 +172,27 @@ static void fast_tile(const MatrixFormat& f, const uint8_t* p, const Tile& tile,
 template <int BITS, bool WIDE>
 static void fast_rows(const MatrixFormat& f, const uint8_t* p, const Tile& tile, float* out,
                       int64_t out_stride) {
-  switch (tile.rows) {
-    case 8:
-      return fast_tile<BITS, WIDE, 8>(f, p, tile, out, out_stride);
-    case 4:
-      return fast_tile<BITS, WIDE, 4>(f, p, tile, out, out_stride);
-    case 2:
-      return fast_tile<BITS, WIDE, 2>(f, p, tile, out, out_stride);
-    default:
-      return fast_tile<BITS, WIDE, 1>(f, p, tile, out, out_stride);
+  if constexpr (kOneByOne) {
+    Tile row = tile;
+    for (int32_t r = 0; r < tile.rows; ++r) {
+      fast_tile<BITS, WIDE, 1, 0>(f, p, row, out + r * out_stride, out_stride);
+      row.digits += kUnit;
+      if (WIDE) row.low += kUnit;
+      ++row.scales;
+      ++row.totals;
+      ++row.sums;
+    }
+  } else {
+    switch (tile.rows) {
+      case 8:
+        return fast_tile<BITS, WIDE, 8>(f, p, tile, out, out_stride);
+      case 4:
+        return fast_tile<BITS, WIDE, 4>(f, p, tile, out, out_stride);
+      case 2:
+        return fast_tile<BITS, WIDE, 2>(f, p, tile, out, out_stride);
+      default:
+        return fast_tile<BITS, WIDE, 1>(f, p, tile, out, out_stride);
+    }
   }
 }
 
@@ -305,15 +323,9 @@ static void quantised_to_dense(const uint8_t* p, int32_t depth, int32_t group_si
   }
 }
 
-// Inputs [begin, end) of one panel as float32.
+// Inputs [begin, end) of one quantised panel as float32.
 static void to_dense(const MatrixFormat& f, const uint8_t* panel, int32_t begin, int32_t end,
                      float* to) {
-  if (f.bits == 0) {
-    for (int64_t k = begin; k < end; ++k, to += kPanel) {
-      store(to, load_as(f.scale_type, panel, k * kPanel));
-    }
-    return;
-  }
   const int64_t group_bytes = f.scale_bytes() + int64_t{f.group_size} * f.bits * kPanel / 8;
   const uint8_t* p = panel + begin / f.group_size * group_bytes;
   switch (f.bits) {
@@ -366,9 +378,11 @@ static void panels_of(int32_t bits, Piece a, int32_t panels) {
     a.out += count * kPanel;
     i += count;
   };
-  while (i + P <= panels) {
-    piece_of<R, P>(bits, a);
-    move(P);
+  if constexpr (P > 1) {
+    while (i + P <= panels) {
+      piece_of<R, P>(bits, a);
+      move(P);
+    }
   }
   while (i < panels) {
     piece_of<R, 1>(bits, a);
@@ -376,24 +390,36 @@ static void panels_of(int32_t bits, Piece a, int32_t panels) {
   }
 }
 
-// R rows of float32 weights that all rows of a call share.
-template <int R, int P>
-static int32_t dense_rows(Piece a, int32_t r, int32_t rows) {
+// As many tiles of R rows as there are; returns the rows done.
+template <Dtype TYPE, int R, int P>
+static int32_t dense_rows(const Piece& a, int32_t r, int32_t rows) {
   for (; r + R <= rows; r += R) {
     Piece b = a;
     b.x += r * a.x_stride;
     b.out += r * a.out_stride;
-    dense_piece<Dtype::float32, R, P>(b);
+    dense_piece<TYPE, R, P>(b);
   }
   return r;
 }
 
-template <int P>
+template <Dtype TYPE, int P>
 static void dense_block(const Piece& a, int32_t rows) {
-  int32_t r = dense_rows<kExactRows, P>(a, 0, rows);
-  if constexpr (kExactRows > 4) r = dense_rows<4, P>(a, r, rows);
-  r = dense_rows<2, P>(a, r, rows);
-  dense_rows<1, P>(a, r, rows);
+  int32_t r = dense_rows<TYPE, kExactRows, P>(a, 0, rows);
+  if constexpr (kExactRows > 4) r = dense_rows<TYPE, 4, P>(a, r, rows);
+  if constexpr (kExactRows > 2) r = dense_rows<TYPE, 2, P>(a, r, rows);
+  if constexpr (kExactRows > 1) dense_rows<TYPE, 1, P>(a, r, rows);
+}
+
+template <int P>
+static void dense_block_of(Dtype type, const Piece& a, int32_t rows) {
+  switch (type) {
+    case Dtype::float16:
+      return dense_block<Dtype::float16, P>(a, rows);
+    case Dtype::bfloat16:
+      return dense_block<Dtype::bfloat16, P>(a, rows);
+    default:
+      return dense_block<Dtype::float32, P>(a, rows);
+  }
 }
 
 static void exact(const Matrix& m, int32_t panel, int32_t panels, int32_t rows, const float* x,
@@ -411,43 +437,43 @@ static void exact(const Matrix& m, int32_t panel, int32_t panels, int32_t rows, 
           out_stride};
   if (rows < 4) {  // weights are read once or twice: straight from the panels
     for (int32_t r = 0; r < rows; a.x += x_stride, a.out += out_stride) {
-      if (rows - r >= 2) {
-        panels_of<2>(f.bits, a, panels);
-        a.x += x_stride;
-        a.out += out_stride;
-        r += 2;
-      } else {
-        panels_of<1>(f.bits, a, panels);
-        ++r;
+      if constexpr (!kOneByOne) {
+        if (rows - r >= 2) {
+          panels_of<2>(f.bits, a, panels);
+          a.x += x_stride;
+          a.out += out_stride;
+          r += 2;
+          continue;
+        }
       }
+      panels_of<1>(f.bits, a, panels);
+      ++r;
     }
     return;
   }
-  const bool ready = f.bits == 0 && f.scale_type == Dtype::float32;
-  const int32_t step = ready ? f.inputs : kDepthAtOnce;
+  // Quantised weights become float32 once for all rows, as much of a panel as scratch holds.
+  const int32_t step = f.bits == 0 ? f.inputs : kDepthAtOnce;
   constexpr int P = kExactPanels;
   for (int32_t i = 0; i < panels;) {
     const int32_t count = panels - i >= P ? P : 1;
-    for (int32_t begin = 0; begin < f.inputs; begin += step) {
-      const int32_t end = f.inputs - begin < step ? f.inputs : begin + step;
-      Piece b = a;
-      b.begin = begin;
-      b.end = end;
-      b.out = out + i * kPanel;
-      b.panels = a.panels + i * a.panel_bytes;
-      if (!ready) {
-        const int32_t depth = end - begin;
+    Piece b = a;
+    b.panels = a.panels + i * a.panel_bytes;
+    b.out = out + i * kPanel;
+    for (b.begin = 0; b.begin < f.inputs; b.begin = b.end) {
+      b.end = f.inputs - b.begin < step ? f.inputs : b.begin + step;
+      if (f.bits != 0) {
+        const int64_t floats = int64_t{b.end - b.begin} * kPanel;
         for (int32_t j = 0; j < count; ++j) {
-          to_dense(f, b.panels + j * a.panel_bytes, begin, end,
-                   scratch + int64_t{j} * depth * kPanel);
+          to_dense(f, a.panels + (i + j) * a.panel_bytes, b.begin, b.end, scratch + j * floats);
         }
-        b.panel_bytes = int64_t{depth} * kPanel * 4;
         b.panels = reinterpret_cast<const uint8_t*>(scratch);
+        b.panel_bytes = floats * 4;
+        b.scale_type = Dtype::float32;
       }
       if (count == P) {
-        dense_block<P>(b, rows);
+        dense_block_of<P>(b.scale_type, b, rows);
       } else {
-        dense_block<1>(b, rows);
+        dense_block_of<1>(b.scale_type, b, rows);
       }
     }
     i += count;

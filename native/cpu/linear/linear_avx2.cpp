@@ -20,6 +20,7 @@ struct B {
 
 // 16 registers of 8 floats.
 constexpr int kExactRows = 6, kExactPanels = 1, kExactSums = 2;
+constexpr bool kOneByOne = false;
 
 static inline F splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 static inline F load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }

@@ -25,6 +25,7 @@ struct B {
 
 // 32 registers of 16 floats: a tile of 8 x 2 sums; 8 sums when weights come straight from a panel.
 constexpr int kExactRows = 8, kExactPanels = 2, kExactSums = 8;
+constexpr bool kOneByOne = false;
 
 static inline F splat(float x) { return {_mm512_set1_ps(x)}; }
 static inline F load(const float* p) { return {_mm512_loadu_ps(p)}; }

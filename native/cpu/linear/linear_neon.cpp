@@ -20,6 +20,7 @@ struct B {
 
 // 32 registers of 4 floats.
 constexpr int kExactRows = 6, kExactPanels = 1, kExactSums = 2;
+constexpr bool kOneByOne = false;
 
 template <typename Op>
 static inline __attribute__((always_inline)) F each(Op&& op) {

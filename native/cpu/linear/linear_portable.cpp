@@ -19,7 +19,8 @@ struct B {
   uint8_t v[64];
 };
 
-constexpr int kExactRows = 4, kExactPanels = 1, kExactSums = 2;
+constexpr int kExactRows = 1, kExactPanels = 1, kExactSums = 1;
+constexpr bool kOneByOne = true;
 
 template <typename Op>
 static inline __attribute__((always_inline)) F each(Op&& op) {
@@ -137,8 +138,9 @@ static inline B shift(B a) {
   }
   return a;
 }
-// Byte j of each lane as a float in q[j].
-static inline void spread(B a, F* q) {
+// Byte j of each lane as a float in q[j]. Not inline, like unit_dot: eight copies of their loops
+// in each of the kernel's instances take a compiler long and save nothing.
+static __attribute__((noinline)) void spread(B a, F* q) {
   for (int j = 0; j < 4; ++j) {
     for (int i = 0; i < 16; ++i) q[j].v[i] = static_cast<float>(a.v[4 * i + j]);
   }
@@ -148,8 +150,7 @@ template <int BITS>
 static inline B for_dot(B a) {
   return a;
 }
-template <int BITS>
-static inline I unit_dot(const B* w, const int8_t* x) {
+static __attribute__((noinline)) I dot_of_bytes(const B* w, const int8_t* x) {
   I dot{};
   for (int v = 0; v < 8; ++v) {
     for (int i = 0; i < 16; ++i) {
@@ -157,6 +158,10 @@ static inline I unit_dot(const B* w, const int8_t* x) {
     }
   }
   return dot;
+}
+template <int BITS>
+static inline I unit_dot(const B* w, const int8_t* x) {
+  return dot_of_bytes(w, x);
 }
 template <int BITS>
 static inline I correct_dot(I dot, int32_t) {
