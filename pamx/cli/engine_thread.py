@@ -86,7 +86,7 @@ class EngineThread:
         """Closes the engine; if it is still loading, leaves that behind instead of waiting."""
         if self._engine and self._engine.done() and self._engine.exception() is None:
             engine = self._engine.result()
-            self._submit(engine.close).result()
+            self._submit(lambda: engine.close(restore=False)).result()
 
     def __enter__(self) -> EngineThread:
         return self

@@ -354,10 +354,15 @@ class Engine(Closing):
 
     # ---- life ------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Restores the mlx-lm model. Idempotent."""
+    def close(self, *, restore: bool = True) -> None:
+        """Restores the mlx-lm model. Idempotent.
+
+        Args:
+            restore: False: nobody will use the model again, so its packed weights need not be
+                unpacked.
+        """
         if self._paged is not None:
-            self._paged.close()
+            self._paged.close(restore=restore)
 
 
 def load(

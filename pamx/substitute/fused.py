@@ -133,7 +133,8 @@ class FusedLayers:
         if plan.sinks is not None:
             module, key = plan.sinks
             sinks = dict.__getitem__(self._modules[module], key)
-        matrices = [self._matrix(name) for name in plan.projections]
+        # Of a layer's matrices these are the smallest, and rounding their activations shows most.
+        matrices = [self._matrix(name, wide=True) for name in plan.projections]
         return blocks.AttentionBlock(
             compute=self._compute,
             heads=plan.heads,
@@ -141,7 +142,7 @@ class FusedLayers:
             head_dim=plan.head_dim,
             v_dim=plan.v_dim,
             projections=matrices,
-            output=self._matrix(plan.output),
+            output=self._matrix(plan.output, wide=True),
             input_norm=self._norm(plan.input_norm, size),
             query_norm=self._norm(plan.query_norm, plan.head_dim),
             key_norm=self._norm(plan.key_norm, plan.head_dim),
@@ -183,8 +184,8 @@ class FusedLayers:
         )
         return block
 
-    def _matrix(self, name: str) -> Matrix:
-        matrix = self._linear.matrix_of(name)
+    def _matrix(self, name: str, *, wide: bool = False) -> Matrix:
+        matrix = self._linear.matrix_of(name, wide=wide)
         if matrix is None:
             raise LookupError(f"{name} is not replaced")
         return matrix

@@ -183,10 +183,21 @@ class LinearLayers:
         self._modules[name] = cast(Packed, module)
         self.bits[name] = wanted.bits
 
-    def matrix_of(self, name: str) -> Matrix | None:
-        """The packed matrix of a replaced module, or None."""
+    def matrix_of(self, name: str, *, wide: bool = False) -> Matrix | None:
+        """The packed matrix of a replaced module, or None.
+
+        Args:
+            name: The module.
+            wide: Over the same panels, with activations in 15 bits in "fast".
+        """
         module = self._modules.get(name)
-        return None if module is None or not module._pamx_names else module._pamx_matrix
+        if module is None or not module._pamx_names:
+            return None
+        matrix = module._pamx_matrix
+        if not wide or matrix.wide:
+            return matrix
+        bias = dict.get(module, "bias")
+        return Matrix(matrix.format, matrix.memory, matrix.offset, bias=bias, wide=True)
 
 
 _READ = "The model reads its weights itself."

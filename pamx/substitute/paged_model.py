@@ -149,10 +149,15 @@ class PagedModel(Closing):
         """The pools as the last queued write leaves them: evaluate these to settle it."""
         return [array for layer in self.pool.layers for array in (layer.keys, layer.values)]
 
-    def close(self) -> None:
-        """Restores the model; the pages go with the last sequence. Idempotent."""
+    def close(self, *, restore: bool = True) -> None:
+        """Restores the model; the pages go with the last sequence. Idempotent.
+
+        Args:
+            restore: False: leave the model as it is; it is of no use then.
+        """
         self._placeholders.close()
-        self._substitution.undo()
+        if restore:
+            self._substitution.undo()
 
 
 def _page_dtype(dtype: mx.Dtype, mode: ComputeMode) -> mx.Dtype:

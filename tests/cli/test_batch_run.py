@@ -81,7 +81,7 @@ class Engine:
     def stats(self) -> BatchStats:
         return BatchStats(10, 5, 4, 3, 2, 7, 8, 1, [0.1, 0.2, 0.3])
 
-    def close(self) -> None:
+    def close(self, *, restore: bool = True) -> None:
         pass
 
     def __enter__(self) -> Engine:

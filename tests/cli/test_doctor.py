@@ -17,7 +17,7 @@ from .conftest import Result, Run
 
 IDS = {
     "system", "cpu", "instruction-set", "memory", "python", "pamx", "mlx-lm", "mlx", "gpu",
-    "blas", "native-library", "attention", "self-test-mlx", "self-test-native", "cache",
+    "blas", "native-library", "attention", "compute", "self-test-mlx", "self-test-native", "cache",
     "hub-cache", "models", "default-model", "hub",
 }  # fmt: skip
 
@@ -35,6 +35,7 @@ def test_a_working_installation(run: Run) -> None:
     rows = checks(result)
     assert result.returncode == 0
     assert set(rows) == IDS
+    assert rows["compute"]["value"]["mode"] == "fast"  # type: ignore[index]
     assert rows["self-test-mlx"]["status"] == "ok"
     assert rows["default-model"]["status"] == "ok"
     assert rows["hub"]["value"]["token"] is True  # type: ignore[index]
@@ -56,6 +57,7 @@ def test_without_the_native_library_it_warns(run: Run) -> None:
     assert rows["native-library"]["status"] == "warn"
     assert "PAMX_DISABLE_NATIVE" in str(rows["native-library"]["message"])
     assert rows["self-test-native"]["status"] == "skip"
+    assert rows["compute"]["value"]["mode"] == "mlx"  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ class Recorder:
         finally:
             self.stopped = True
 
-    def close(self) -> None:
+    def close(self, *, restore: bool) -> None:
         self.threads.add(threading.get_ident())
-        self.closed = True
+        self.closed = not restore  # nobody will use the model again
 
 
 def load(thread: Any) -> Recorder:

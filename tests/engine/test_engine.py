@@ -21,13 +21,13 @@ QUESTION = "What is the capital of France?"
 @pytest.fixture(scope="module")
 def engine(default_model_path: Path) -> Iterator[Engine]:  # noqa: ARG001  # fetched once
     # Small, because a prompt token takes about 0.1 s on plain MLX matrix products on a CPU.
-    with pamx.load(context=256) as engine:
+    with pamx.load(context=256, compute="exact") as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
 def small_engine(engine: Engine) -> Iterator[Engine]:  # fetched once
-    with pamx.load(context=64) as engine:
+    with pamx.load(context=64, compute="exact") as engine:
         yield engine
 
 

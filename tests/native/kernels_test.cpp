@@ -20,9 +20,10 @@
 #include "cpu/worker_pool.hpp"
 
 // Other files' checks; each returns how many failed.
+int check_fused_blocks();
 int check_linear();
-int test_small_operations();
-int test_under_noise();
+int check_small_operations();
+int check_under_noise();
 
 namespace {
 
@@ -337,8 +338,9 @@ int main() {
     check_invariance({12, 1, 64, 32, 32, 90, {330}, {330}}, dtype, pool_dtype);
   }
   failures += check_linear();
-  failures += test_small_operations();
-  failures += test_under_noise();
+  failures += check_small_operations();
+  failures += check_fused_blocks();
+  failures += check_under_noise();
   if (failures == 0) std::printf("native tests passed (%s kernels)\n", used);
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

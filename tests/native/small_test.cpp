@@ -154,7 +154,7 @@ void check_formats() {
 }  // namespace
 
 // The number of failures.
-int test_small_operations() {
+int check_small_operations() {
   for (const int32_t width : {1, 5, 16, 100, 576}) {
     check_norms(width, 1, 3);
     check_norms(width, 2, 70);

@@ -323,15 +323,9 @@ static void quantised_to_dense(const uint8_t* p, int32_t depth, int32_t group_si
   }
 }
 
-// Inputs [begin, end) of one panel as float32.
+// Inputs [begin, end) of one quantised panel as float32.
 static void to_dense(const MatrixFormat& f, const uint8_t* panel, int32_t begin, int32_t end,
                      float* to) {
-  if (f.bits == 0) {
-    for (int64_t k = begin; k < end; ++k, to += kPanel) {
-      store(to, load_as(f.scale_type, panel, k * kPanel));
-    }
-    return;
-  }
   const int64_t group_bytes = f.scale_bytes() + int64_t{f.group_size} * f.bits * kPanel / 8;
   const uint8_t* p = panel + begin / f.group_size * group_bytes;
   switch (f.bits) {
@@ -396,24 +390,36 @@ static void panels_of(int32_t bits, Piece a, int32_t panels) {
   }
 }
 
-// R rows of float32 weights that all rows of a call share.
-template <int R, int P>
-static int32_t dense_rows(Piece a, int32_t r, int32_t rows) {
+// As many tiles of R rows as there are; returns the rows done.
+template <Dtype TYPE, int R, int P>
+static int32_t dense_rows(const Piece& a, int32_t r, int32_t rows) {
   for (; r + R <= rows; r += R) {
     Piece b = a;
     b.x += r * a.x_stride;
     b.out += r * a.out_stride;
-    dense_piece<Dtype::float32, R, P>(b);
+    dense_piece<TYPE, R, P>(b);
   }
   return r;
 }
 
-template <int P>
+template <Dtype TYPE, int P>
 static void dense_block(const Piece& a, int32_t rows) {
-  int32_t r = dense_rows<kExactRows, P>(a, 0, rows);
-  if constexpr (kExactRows > 4) r = dense_rows<4, P>(a, r, rows);
-  if constexpr (kExactRows > 2) r = dense_rows<2, P>(a, r, rows);
-  if constexpr (kExactRows > 1) dense_rows<1, P>(a, r, rows);
+  int32_t r = dense_rows<TYPE, kExactRows, P>(a, 0, rows);
+  if constexpr (kExactRows > 4) r = dense_rows<TYPE, 4, P>(a, r, rows);
+  if constexpr (kExactRows > 2) r = dense_rows<TYPE, 2, P>(a, r, rows);
+  if constexpr (kExactRows > 1) dense_rows<TYPE, 1, P>(a, r, rows);
+}
+
+template <int P>
+static void dense_block_of(Dtype type, const Piece& a, int32_t rows) {
+  switch (type) {
+    case Dtype::float16:
+      return dense_block<Dtype::float16, P>(a, rows);
+    case Dtype::bfloat16:
+      return dense_block<Dtype::bfloat16, P>(a, rows);
+    default:
+      return dense_block<Dtype::float32, P>(a, rows);
+  }
 }
 
 static void exact(const Matrix& m, int32_t panel, int32_t panels, int32_t rows, const float* x,
@@ -445,31 +451,29 @@ static void exact(const Matrix& m, int32_t panel, int32_t panels, int32_t rows, 
     }
     return;
   }
-  const bool ready = f.bits == 0 && f.scale_type == Dtype::float32;
-  const int32_t step = ready ? f.inputs : kDepthAtOnce;
+  // Quantised weights become float32 once for all rows, as much of a panel as scratch holds.
+  const int32_t step = f.bits == 0 ? f.inputs : kDepthAtOnce;
   constexpr int P = kExactPanels;
   for (int32_t i = 0; i < panels;) {
     const int32_t count = panels - i >= P ? P : 1;
-    for (int32_t begin = 0; begin < f.inputs; begin += step) {
-      const int32_t end = f.inputs - begin < step ? f.inputs : begin + step;
-      Piece b = a;
-      b.begin = begin;
-      b.end = end;
-      b.out = out + i * kPanel;
-      b.panels = a.panels + i * a.panel_bytes;
-      if (!ready) {
-        const int32_t depth = end - begin;
+    Piece b = a;
+    b.panels = a.panels + i * a.panel_bytes;
+    b.out = out + i * kPanel;
+    for (b.begin = 0; b.begin < f.inputs; b.begin = b.end) {
+      b.end = f.inputs - b.begin < step ? f.inputs : b.begin + step;
+      if (f.bits != 0) {
+        const int64_t floats = int64_t{b.end - b.begin} * kPanel;
         for (int32_t j = 0; j < count; ++j) {
-          to_dense(f, b.panels + j * a.panel_bytes, begin, end,
-                   scratch + int64_t{j} * depth * kPanel);
+          to_dense(f, a.panels + (i + j) * a.panel_bytes, b.begin, b.end, scratch + j * floats);
         }
-        b.panel_bytes = int64_t{depth} * kPanel * 4;
         b.panels = reinterpret_cast<const uint8_t*>(scratch);
+        b.panel_bytes = floats * 4;
+        b.scale_type = Dtype::float32;
       }
       if (count == P) {
-        dense_block<P>(b, rows);
+        dense_block_of<P>(b.scale_type, b, rows);
       } else {
-        dense_block<1>(b, rows);
+        dense_block_of<1>(b.scale_type, b, rows);
       }
     }
     i += count;

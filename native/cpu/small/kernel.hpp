@@ -1,4 +1,5 @@
-// Row kernels for one instruction set: plain loops that the compiler makes vectors of.
+// Row kernels for one instruction set: plain loops that the compiler makes vectors of. Nothing is
+// fused or reordered, so every set gives the same bits.
 //
 // Included by one source file per instruction set, inside its namespace; see cpu/isa/simd.hpp.
 
@@ -79,7 +80,7 @@ static float lane_sum(const float* x, int32_t n, const Accumulate& accumulate) {
 }
 
 static void rms_norm(const float* x, const float* weight, float eps, int32_t n, float* out) {
-  const float squares = lane_sum(x, n, [](Wide v, Wide acc) { return fma(v, v, acc); });
+  const float squares = lane_sum(x, n, [](Wide v, Wide acc) { return add(mul(v, v), acc); });
   const float scale = 1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + eps);
   if (weight) {
     for (int32_t i = 0; i < n; ++i) out[i] = x[i] * scale * weight[i];
@@ -95,7 +96,7 @@ static void layer_norm(const float* x, const float* weight, const float* bias, f
   const Wide centre = Wide::splat(mean);
   const float squares = lane_sum(x, n, [centre](Wide v, Wide acc) {
     const Wide d = sub(v, centre);
-    return fma(d, d, acc);
+    return add(mul(d, d), acc);
   });
   const float scale = 1.0f / __builtin_sqrtf(squares / count + eps);
   for (int32_t i = 0; i < n; ++i) out[i] = (x[i] - mean) * scale;

@@ -127,6 +127,20 @@ def check_attention() -> Row:
     return Row("attention", "ok", backend.reason, value)
 
 
+def check_compute() -> Row:
+    from pamx.attention.backend import choose_backend
+
+    backend = choose_backend()
+    if backend.name == "mlx":
+        message = f"MLX computes what is not attention. {backend.reason}"
+        return Row("compute", "ok", message, {"mode": "mlx", "reason": backend.reason})
+    message = (
+        "Models run fast: native kernels, layers fused where they are understood. --verbose says "
+        "what each layer of a model got; --compute exact or mlx chooses."
+    )
+    return Row("compute", "ok", message, {"mode": "fast", "reason": backend.reason})
+
+
 def check_self_test_mlx() -> Row:
     return _self_test("self-test-mlx", "mlx")
 
@@ -167,6 +181,7 @@ CHECKS = {
     "blas": check_blas,
     "native-library": check_native,
     "attention": check_attention,
+    "compute": check_compute,
     "self-test-mlx": check_self_test_mlx,
     "self-test-native": check_self_test_native,
 }
