@@ -223,7 +223,7 @@ void check_gates() {
           worst = std::max(worst, std::abs(found - expected) / (1 + std::abs(g * u)));
         }
       }
-      expect(worst < 3e-6, "gate " + std::to_string(static_cast<int32_t>(kind)) + " is off by " +
+      expect(worst < 1e-5, "gate " + std::to_string(static_cast<int32_t>(kind)) + " is off by " +
                                std::to_string(worst));
     }
   }

@@ -16,7 +16,9 @@
 // sums when weights are float32 already, kExactSums when they come straight from a panel. With
 // kOneByOne it has no registers to speak of, and the kernel is compiled once for each format.
 
+#if !defined(PAMX_INLINE)
 #define PAMX_INLINE static inline __attribute__((always_inline))
+#endif
 
 constexpr int32_t kLine = 64;
 
@@ -172,28 +174,26 @@ static void fast_tile(const MatrixFormat& f, const uint8_t* p, const Tile& tile,
 template <int BITS, bool WIDE>
 static void fast_rows(const MatrixFormat& f, const uint8_t* p, const Tile& tile, float* out,
                       int64_t out_stride) {
-  if constexpr (kOneByOne) {
-    Tile row = tile;
-    for (int32_t r = 0; r < tile.rows; ++r) {
-      fast_tile<BITS, WIDE, 1, 0>(f, p, row, out + r * out_stride, out_stride);
-      row.digits += kUnit;
-      if (WIDE) row.low += kUnit;
-      ++row.scales;
-      ++row.totals;
-      ++row.sums;
+  // Two digits are for the output head, which rarely has 2 to 7 rows: not worth their own code.
+  if constexpr (kOneByOne || WIDE) {
+    if (kOneByOne || tile.rows < kTile) {
+      Tile row = tile;
+      for (int32_t r = 0; r < tile.rows; ++r) {
+        fast_tile<BITS, WIDE, 1, 0>(f, p, row, out + r * out_stride, out_stride);
+        row.digits += kUnit;
+        if (WIDE) row.low += kUnit;
+        ++row.scales;
+        ++row.totals;
+        ++row.sums;
+      }
+      return;
     }
   } else {
-    switch (tile.rows) {
-      case 8:
-        return fast_tile<BITS, WIDE, 8>(f, p, tile, out, out_stride);
-      case 4:
-        return fast_tile<BITS, WIDE, 4>(f, p, tile, out, out_stride);
-      case 2:
-        return fast_tile<BITS, WIDE, 2>(f, p, tile, out, out_stride);
-      default:
-        return fast_tile<BITS, WIDE, 1>(f, p, tile, out, out_stride);
-    }
+    if (tile.rows == 1) return fast_tile<BITS, WIDE, 1>(f, p, tile, out, out_stride);
+    if (tile.rows == 2) return fast_tile<BITS, WIDE, 2>(f, p, tile, out, out_stride);
+    if (tile.rows == 4) return fast_tile<BITS, WIDE, 4>(f, p, tile, out, out_stride);
   }
+  if constexpr (!kOneByOne) fast_tile<BITS, WIDE, kTile>(f, p, tile, out, out_stride);
 }
 
 template <int BITS>
@@ -378,14 +378,17 @@ static void panels_of(int32_t bits, Piece a, int32_t panels) {
     a.out += count * kPanel;
     i += count;
   };
-  if constexpr (P > 1) {
-    while (i + P <= panels) {
-      piece_of<R, P>(bits, a);
-      move(P);
-    }
+  while (i + P <= panels) {
+    piece_of<R, P>(bits, a);
+    move(P);
   }
-  while (i < panels) {
-    piece_of<R, 1>(bits, a);
+  while (i < panels) {  // what is left takes the one shape that all row counts share
+    for (int r = 0; r < R; ++r) {
+      Piece b = a;
+      b.x += r * a.x_stride;
+      b.out += r * a.out_stride;
+      piece_of<1, 1>(bits, b);
+    }
     move(1);
   }
 }
@@ -406,7 +409,6 @@ template <Dtype TYPE, int P>
 static void dense_block(const Piece& a, int32_t rows) {
   int32_t r = dense_rows<TYPE, kExactRows, P>(a, 0, rows);
   if constexpr (kExactRows > 4) r = dense_rows<TYPE, 4, P>(a, r, rows);
-  if constexpr (kExactRows > 2) r = dense_rows<TYPE, 2, P>(a, r, rows);
   if constexpr (kExactRows > 1) dense_rows<TYPE, 1, P>(a, r, rows);
 }
 

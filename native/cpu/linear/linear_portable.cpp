@@ -23,7 +23,7 @@ constexpr int kExactRows = 1, kExactPanels = 1, kExactSums = 1;
 constexpr bool kOneByOne = true;
 
 template <typename Op>
-static inline __attribute__((always_inline)) F each(Op&& op) {
+static inline F each(Op&& op) {
   F r;
   for (int i = 0; i < 16; ++i) r.v[i] = op(i);
   return r;
@@ -138,8 +138,8 @@ static inline B shift(B a) {
   }
   return a;
 }
-// Byte j of each lane as a float in q[j]. Not inline, like unit_dot: eight copies of their loops
-// in each of the kernel's instances take a compiler long and save nothing.
+// Byte j of each lane as a float in q[j]. Not inline, like dot_of_bytes: eight copies of their
+// loops in each of the kernel's instances take a compiler long and save nothing.
 static __attribute__((noinline)) void spread(B a, F* q) {
   for (int j = 0; j < 4; ++j) {
     for (int i = 0; i < 16; ++i) q[j].v[i] = static_cast<float>(a.v[4 * i + j]);
@@ -178,6 +178,8 @@ static inline F to_float(I a) {
 template <int LINES>
 static inline void prefetch(const uint8_t*) {}
 
+// Nothing is kept in registers here, so the compiler may inline as it likes.
+#define PAMX_INLINE static inline
 // Lanes first: the kernel is written in their terms.
 #include "cpu/linear/kernel.hpp"
 
