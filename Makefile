@@ -53,7 +53,7 @@ lint: .venv/dev
 # The kernels, the worker pool and the batch checks need no MLX and no Python, so they run under
 # AddressSanitizer and UBSan as a program of their own.
 SANITIZED := $(shell find tests/native native/core native/cpu -name '*.cpp')
-SANITIZE_FLAGS = -std=c++20 -O1 -g -Wall -Wextra -Werror -Inative -Inative/include \
+SANITIZE_FLAGS = -std=c++20 -O1 -g -Wall -Wextra -Werror -ffp-contract=off -Inative -Inative/include \
 	-fsanitize=address,undefined -fno-sanitize-recover=all -pthread
 
 # The same flags for the same suffixes as in setup.py.

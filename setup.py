@@ -79,6 +79,9 @@ class BuildNative(build_ext):
             flags = list(extra)
             if src.endswith(".cpp"):
                 flags += ["-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra"]
+                # Sums and products are fused where the source says so, and nowhere else: a row's
+                # bits must not depend on which template the compiler took a liking to.
+                flags += ["-ffp-contract=off"]
                 flags += ["-Werror"] if os.environ.get("PAMX_WERROR") else []
             flags += isa_flags(src)
             return compile_one(obj, src, ext_, cc_args, flags, pp_opts)

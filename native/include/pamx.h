@@ -103,8 +103,9 @@ typedef struct {
  *   queries     [batch, heads, length, k_dim]     float32, float16 or bfloat16
  *   keys        [batch, kv_heads, length, k_dim]  same dtype, or 0: nothing to write
  *   values      [batch, kv_heads, length, v_dim]  same dtype, or 0 together with keys
- *   key_pool    [num_blocks, block_size, kv_heads, k_dim]  same dtype, row-contiguous
- *   value_pool  [num_blocks, block_size, kv_heads, v_dim]  same dtype, row-contiguous
+ *   key_pool    [num_blocks, block_size, kv_heads, k_dim]  row-contiguous; the same dtype, or a
+ *   value_pool  [num_blocks, block_size, kv_heads, v_dim]  16-bit one below float32 rows, which
+ *                                                          are rounded as they are written
  *   sinks       [heads] of any floating dtype, or 0: a logit per head that takes part in the
  *               softmax and contributes no value
  *
@@ -121,3 +122,172 @@ int pamx_paged_attention(const pamx_batch* batch, const pamx_attention_params* p
                          pamx_object queries, pamx_object keys, pamx_object values,
                          pamx_object key_pool, pamx_object value_pool, pamx_object sinks,
                          pamx_object out, pamx_object key_pool_out, pamx_object value_pool_out);
+
+/* ---- Memory, matrices, linear, embedding -------------------------------------------------- */
+
+enum pamx_dtype { PAMX_FLOAT32 = 0, PAMX_FLOAT16 = 1, PAMX_BFLOAT16 = 2 };
+
+/* How a quantised matrix is multiplied. PAMX_FAST rounds activations to int8, 32 at a time;
+ * PAMX_EXACT keeps them in float32. Dense matrices always compute in float32. */
+enum pamx_compute { PAMX_FAST = 0, PAMX_EXACT = 1 };
+
+/* Memory for packed weights. Freeing drops the caller's hold; matrices keep their own. */
+typedef struct pamx_memory pamx_memory;
+/* Zeroed, and in huge pages where the system has them. */
+int pamx_memory_allocate(int64_t bytes, pamx_memory** out);
+/* Read-only mapping of a file of exactly this size. */
+int pamx_memory_map(const char* path, int64_t bytes, pamx_memory** out);
+void* pamx_memory_data(const pamx_memory* memory);
+int64_t pamx_memory_bytes(const pamx_memory* memory);
+void pamx_memory_free(pamx_memory* memory); /* null is allowed */
+
+/* A weight matrix [outputs, inputs]: MLX affine quantisation, or dense. */
+typedef struct {
+  int32_t outputs;
+  int32_t inputs;     /* quantised: a multiple of group_size */
+  int32_t bits;       /* 2, 3, 4, 6 or 8; 0: dense */
+  int32_t group_size; /* 32, 64 or 128; 0: dense */
+  int32_t scale_type; /* pamx_dtype that scales and biases, or dense elements, are kept in */
+} pamx_matrix_format;
+
+/* Bytes that the packed matrix takes. */
+int pamx_matrix_bytes(const pamx_matrix_format* format, int64_t* bytes);
+/* weight: uint32 [outputs, inputs * bits / 32] as MLX packs it, or dense elements of source_type
+ * [outputs, inputs]. scales and biases: [outputs, inputs / group_size] of source_type; dense:
+ * null. All contiguous. panels: pamx_matrix_bytes of memory that may be written. Refuses a scale,
+ * bias or element that scale_type cannot hold exactly. */
+int pamx_matrix_pack(const pamx_matrix_format* format, const void* weight, const void* scales,
+                     const void* biases, int32_t source_type, void* panels);
+/* The way back: the same bits again. Refuses a value that target_type cannot hold exactly. */
+int pamx_matrix_unpack(const pamx_matrix_format* format, const void* panels, void* weight,
+                       void* scales, void* biases, int32_t target_type);
+
+typedef struct pamx_matrix pamx_matrix;
+/* A matrix whose panels lie in `memory` from `offset`, a multiple of 64. bias: [outputs] or null,
+ * copied. wide: under PAMX_FAST activations keep 15 bits instead of 8, for an output head. */
+int pamx_matrix_create(const pamx_matrix_format* format, const pamx_memory* memory, int64_t offset,
+                       const float* bias, int32_t wide, pamx_matrix** out);
+/* Releases the caller's hold; work already queued keeps its own. Null is allowed. */
+void pamx_matrix_free(pamx_matrix* matrix);
+
+/* Queues out = x W^T + bias. x: [..., inputs] of float32, float16 or bfloat16; the placeholder
+ * `out` becomes [..., outputs] of the same dtype. Lazy; accumulates in float32. A row's bits do not
+ * depend on the other rows, on threads or on the instruction set. */
+int pamx_linear(const pamx_matrix* matrix, int32_t compute, pamx_object x, pamx_object out);
+/* Queues rows of the matrix, dequantised as MLX does it for scales of type `dtype`: ids are
+ * integers of any shape, `out` becomes [..., inputs] of `dtype`. A negative id counts from the
+ * end; one outside the matrix gives a row of NaN. */
+int pamx_embedding(const pamx_matrix* matrix, pamx_object ids, int32_t dtype, pamx_object out);
+
+/* ---- Small operations ----------------------------------------------------------------------- */
+
+/* Lazy operations on MLX's current default stream, on tensors of any strides in float32, float16
+ * or bfloat16. Arithmetic is in float32 and rounded once at the end. */
+
+enum pamx_gate {
+  PAMX_GATE_SILU = 0,
+  PAMX_GATE_GELU = 1,
+  PAMX_GATE_GELU_TANH = 2,
+  PAMX_GATE_RELU = 3
+};
+
+/* Over the last axis of x. weight and bias are vectors of its length, or 0 for 1 and 0. The result
+ * has the dtype that MLX promotes the inputs' to. */
+int pamx_rms_norm(pamx_object x, pamx_object weight, float eps, pamx_object out);
+int pamx_layer_norm(pamx_object x, pamx_object weight, pamx_object bias, float eps,
+                    pamx_object out);
+
+/* act(gate) * up; both of one shape, or up 0: act(gate). */
+int pamx_gated(int32_t kind, pamx_object gate, pamx_object up, pamx_object out);
+
+/* Rotary positions. The angle of pair i at position p is
+ * (float)p * position_scale * inverse_frequencies[i], each product rounded to float32. Rotated
+ * elements are multiplied by `multiplier` (the mscale of yarn and longrope). A pair is two
+ * neighbours (traditional) or two elements `pairs` apart. */
+typedef struct pamx_rope pamx_rope;
+int pamx_rope_create(const float* inverse_frequencies, int32_t pairs, float position_scale,
+                     float multiplier, int32_t traditional, pamx_rope** rope);
+/* Releases the caller's hold; work already queued keeps its own. Null is allowed. */
+void pamx_rope_free(pamx_rope* rope);
+/* x is [batch, ..., length, dim] with dim at least 2 * pairs; elements past those pass through.
+ * Row t stands at position offset + t, or, with offsets, int32 of shape [batch], [1] or [],
+ * row (b, ..., t) at offsets[b] + t. */
+int pamx_rope_apply(const pamx_rope* rope, pamx_object x, int32_t offset, pamx_object offsets,
+                    pamx_object out);
+
+/* ---- Fused blocks --------------------------------------------------------------------------- */
+
+enum pamx_norm_kind { PAMX_NORM_NONE = 0, PAMX_NORM_RMS = 1, PAMX_NORM_LAYER = 2 };
+
+/* A norm with its parameters, which are copied. */
+typedef struct {
+  int32_t kind; /* pamx_norm_kind; with PAMX_NORM_NONE the rest is not read */
+  int32_t size; /* elements that are normalised together */
+  float eps;
+  const float* weight; /* [size], or null: 1 */
+  const float* bias;   /* [size], or null: 0; for PAMX_NORM_LAYER alone */
+} pamx_norm;
+
+/* The attention half of a decoder layer, x [tokens, width] to
+ *   x + residual_scale * output_norm(O(attend(rope(qn(Q(n))), rope(kn(K(n))), V(n))))
+ * with n = input_norm(x), qn = query_norm and kn = key_norm. Matrices and rope are held, the rest
+ * is copied. */
+typedef struct {
+  int32_t compute; /* pamx_compute */
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_dim; /* of queries and keys */
+  int32_t v_dim;
+  float residual_scale;
+  pamx_norm input_norm;            /* of `width` */
+  pamx_norm query_norm;            /* of head_dim: each head by itself; or of heads * head_dim */
+  pamx_norm key_norm;              /* of head_dim, or of kv_heads * head_dim */
+  pamx_norm output_norm;           /* of `width`, before the residual is added */
+  const pamx_matrix* query;        /* [heads * head_dim, width] */
+  const pamx_matrix* key;          /* [kv_heads * head_dim, width] */
+  const pamx_matrix* value;        /* [kv_heads * v_dim, width] */
+  const pamx_matrix* fused_qkv;    /* instead of the three: their rows one below the other */
+  const pamx_matrix* output;       /* [width, heads * v_dim] */
+  const pamx_rope* rope;           /* null: none */
+  pamx_attention_params attention; /* its window must be 0: each call gives its own */
+  const float* sinks;              /* [heads], or null */
+} pamx_attention_block_desc;
+
+typedef struct pamx_attention_block pamx_attention_block;
+int pamx_attention_block_create(const pamx_attention_block_desc* desc,
+                                pamx_attention_block** block);
+/* Releases the caller's hold; work already queued keeps its own. Null is allowed. */
+void pamx_attention_block_free(pamx_attention_block* block);
+
+/* Queues the block on MLX's current default stream. x is [1, tokens, width] or [tokens, 1, width]
+ * in float32, float16 or bfloat16, and `out` becomes the same. Pools are in any of the three
+ * formats; they are written in place and handed on as in pamx_paged_attention. window: 0 for none.
+ * Rows are float32 between x and out: x is rounded nowhere else than in `out` and in the pools. */
+int pamx_attention_block_apply(const pamx_attention_block* block, const pamx_batch* batch,
+                               int32_t window, pamx_object x, pamx_object key_pool,
+                               pamx_object value_pool, pamx_object out, pamx_object key_pool_out,
+                               pamx_object value_pool_out);
+
+/* The MLP half of a decoder layer, x [..., inputs] to
+ *   x + residual_scale * output_norm(down(act(gate(n)) * up(n))),  n = input_norm(x),
+ * or without "x +". Matrices are held, the rest is copied. */
+typedef struct {
+  int32_t compute;   /* pamx_compute */
+  int32_t gate_kind; /* pamx_gate */
+  int32_t residual;  /* 0: x is not added */
+  float residual_scale;
+  pamx_norm input_norm;
+  pamx_norm output_norm;
+  const pamx_matrix* gate;          /* [hidden, inputs] */
+  const pamx_matrix* up;            /* [hidden, inputs] */
+  const pamx_matrix* fused_gate_up; /* instead of the two: gate's rows above up's; hidden is then
+                                       a multiple of 16 */
+  const pamx_matrix* down;          /* [outputs, hidden] */
+} pamx_mlp_block_desc;
+
+typedef struct pamx_mlp_block pamx_mlp_block;
+int pamx_mlp_block_create(const pamx_mlp_block_desc* desc, pamx_mlp_block** block);
+/* Releases the caller's hold; work already queued keeps its own. Null is allowed. */
+void pamx_mlp_block_free(pamx_mlp_block* block);
+/* Queues the block: `out` becomes [..., outputs] in x's dtype. */
+int pamx_mlp_block_apply(const pamx_mlp_block* block, pamx_object x, pamx_object out);

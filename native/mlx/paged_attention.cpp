@@ -55,6 +55,7 @@ class PagedAttention : public PoolPrimitive {
 
     cpu::PagedAttention call;
     call.dtype = cpu_dtype(queries.dtype());
+    call.pool_dtype = cpu_dtype(in[kKeyPool].dtype());
     call.heads = queries.shape(1);
     call.kv_heads = in[kKeyPool].shape(2);
     call.k_dim = in[kKeyPool].shape(3);
@@ -131,7 +132,10 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
   require(params.window >= 0, "window must be at least 0");
   check_geometry(key_pool, "key_pool", *batch);
   check_geometry(value_pool, "value_pool", *batch);
-  require(key_pool.dtype() == dtype && value_pool.dtype() == dtype,
+  const mx::Dtype pool_dtype = key_pool.dtype();
+  const bool rounds =
+      dtype == mx::float32 && (pool_dtype == mx::float16 || pool_dtype == mx::bfloat16);
+  require(value_pool.dtype() == pool_dtype && (pool_dtype == dtype || rounds),
           "the pools are " + dtype_string(key_pool.dtype()) + " and " +
               dtype_string(value_pool.dtype()) + ", the queries are " + dtype_string(dtype));
   const int kv_heads = key_pool.shape(2), k_dim = key_pool.shape(3), v_dim = value_pool.shape(3);
@@ -165,7 +169,7 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
   mx::Shape out_shape = queries.shape();
   out_shape[3] = v_dim;
   return mx::array::make_arrays(
-      {out_shape, key_pool.shape(), value_pool.shape()}, {dtype, dtype, dtype},
+      {out_shape, key_pool.shape(), value_pool.shape()}, {dtype, pool_dtype, pool_dtype},
       std::make_shared<PagedAttention>(stream, batch, params, keys != nullptr, sinks != nullptr),
       inputs);
 }

@@ -8,6 +8,7 @@ fused operation writes the rows and attends.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import mlx.core as mx
 from mlx_lm.models.base import create_causal_mask
@@ -22,6 +23,30 @@ from pamx.attention.placeholders import (
 )
 from pamx.attention.step import Packing, SequenceSlice, Step
 from pamx.kv.pool import LayerPool
+from pamx.native.ops import NativeBatch
+
+
+class AttentionBlock(Protocol):
+    """A layer's attention from its input to the residual, as one operation; lazy.
+
+    Args:
+        x: [1, tokens, hidden] or [tokens, 1, hidden].
+        batch: The step's sequences.
+        key_pool, value_pool: The layer's pages.
+        window: Positions that a query sees, its own included; None: all.
+
+    Returns:
+        An array like x, and the pools to use from now on.
+    """
+
+    def __call__(
+        self,
+        x: mx.array,
+        batch: NativeBatch,
+        key_pool: mx.array,
+        value_pool: mx.array,
+        window: int | None = None,
+    ) -> tuple[mx.array, mx.array, mx.array]: ...
 
 
 class StepState:
@@ -115,17 +140,10 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
 
         The placeholders have the shape that a dense cache would return and no storage.
         """
-        self._shared.placeholders.check_open()
-        if self._shared.unattended is not None:
-            raise UnsupportedAttentionError(
-                "The model stores keys and values and does not attend to them through pages: "
-                "these caches belong to another model, or this one computes attention with code "
-                "of its own instead of mlx-lm's scaled_dot_product_attention."
-            )
+        if self._shared.unattended is not None or self._shared.placeholders.closed:
+            self._refuse_rows()
         if not self._shared.explicit and keys.shape[0] != 1:
-            raise UnsupportedAttentionError(
-                f"The caches hold one sequence, and the model brings {keys.shape[0]} at a time."
-            )
+            self._refuse_batch(keys.shape[0])
         step = self._shared.step_for(self._end, keys.shape[0] * keys.shape[2])
         self._pending = (keys, values)
         self._shared.unattended = self
@@ -241,19 +259,13 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
         step = self._shared.step
         if step is None:
             raise UnsupportedAttentionError("The model attends before it stores anything.")
-        window = self._shared.placeholders.window_of(mask)
-        kept = self._pool.geometry.window
-        if window is None:
-            window = kept
-        elif kept is not None and kept != window:
-            raise UnsupportedAttentionError(
-                f"The model masks a window of {window} tokens over a cache that keeps {kept}."
-            )
+        window = self._window(mask)
         keys, values = self._pending or (None, None)
         self._pending = None
         if self._shared.unattended is self:
             self._shared.unattended = None
-        dtype = self._pool.geometry.dtype
+        # 16-bit pages below float32 rows: rows are rounded as they are written, and no sooner.
+        dtype = self._pool.geometry.dtype if queries.dtype != mx.float32 else mx.float32
         out = self._shared.backend.attend(
             step,
             self._pool,
@@ -265,6 +277,61 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
             sinks=sinks,
         )
         return _as(out, queries.dtype)
+
+    def run_block(self, block: AttentionBlock, x: mx.array, mask: object) -> mx.array:
+        """A whole attention block over this layer's pages: what `update_and_fetch` and `attend`
+        do around the model's own code, in one operation.
+
+        Args:
+            block: Projects, writes the new rows, attends and adds to x.
+            x: [1, tokens, hidden] or [tokens, 1, hidden], as the step is packed.
+            mask: As for `attend`.
+
+        Raises:
+            UnsupportedAttentionError: as `update_and_fetch` and `attend`.
+        """
+        shared = self._shared
+        if shared.unattended is not None or shared.placeholders.closed:
+            self._refuse_rows()
+        batch, length, _ = x.shape
+        if batch > 1 and not shared.explicit:
+            self._refuse_batch(batch)
+        step = shared.step_for(self._end, batch * length)
+        self._advanced_in = step
+        if step.packing is Packing.SEQUENCE:
+            self._end = step.slices[0].context_len
+        pool = self._pool
+        out, pool.keys, pool.values = block(
+            x, step.native, pool.keys, pool.values, self._window(mask)
+        )
+        return out
+
+    def _window(self, mask: object) -> int | None:
+        """Positions that a query sees under this mask; None: all."""
+        kept = self._pool.geometry.window
+        if mask is None:
+            return kept
+        window = self._shared.placeholders.window_of(mask)
+        if window is None:
+            return kept
+        if kept is not None and kept != window:
+            raise UnsupportedAttentionError(
+                f"The model masks a window of {window} tokens over a cache that keeps {kept}."
+            )
+        return window
+
+    def _refuse_rows(self) -> None:
+        self._shared.placeholders.check_open()
+        raise UnsupportedAttentionError(
+            "The model stores keys and values and does not attend to them through pages: "
+            "these caches belong to another model, or this one computes attention with code "
+            "of its own instead of mlx-lm's scaled_dot_product_attention."
+        )
+
+    def _refuse_batch(self, sequences: int) -> None:
+        raise UnsupportedAttentionError(
+            f"The caches hold one sequence, and the model brings {sequences} at a time."
+        )
 
 
 def _as(array: mx.array, dtype: mx.Dtype) -> mx.array:

@@ -40,15 +40,15 @@ class Placeholders:
         self._owners: dict[int, tuple[mx.array, PagedKVCache]] = {}
         self._latest: dict[PagedKVCache, int] = {}
         self._windows: dict[int, tuple[mx.array, int | None]] = {}
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
         """From now on no cache accepts rows: nothing routes attention calls to pages any more."""
         self.clear()
-        self._closed = True
+        self.closed = True
 
     def check_open(self) -> None:
-        if self._closed:
+        if self.closed:
             raise PamxError(
                 "These caches are of a PagedModel that is closed.",
                 "Use them while it is open, or make new ones from another PagedModel.",

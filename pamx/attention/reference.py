@@ -33,7 +33,7 @@ def attend(
     for part in step.slices:
         q = rows[first : first + part.query_len].swapaxes(0, 1)[None]
         first += part.query_len
-        k, v = gather(pool, part)
+        k, v = (x.astype(q.dtype) for x in gather(pool, part))
         outputs.append(_dense(q, k, v, part, scale, softcap, window, sinks)[0].swapaxes(0, 1))
     packed = outputs[0] if len(outputs) == 1 else mx.concatenate(outputs)
     if step.packing is Packing.ROWS:
@@ -68,7 +68,7 @@ def _to_rows(packed: mx.array, packing: Packing) -> mx.array:
 
 def _scatter(pages: mx.array, slots: mx.array, rows: mx.array) -> mx.array:
     flat = pages.flatten(0, 1)
-    flat[slots] = rows
+    flat[slots] = rows.astype(pages.dtype)
     return flat.reshape(pages.shape)
 
 

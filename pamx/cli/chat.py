@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from pamx.cli import options, stdin
 from pamx.cli.conversation import Conversation
 from pamx.cli.engine_thread import EngineThread
 from pamx.cli.failures import report
-from pamx.cli.loading import load_engine
+from pamx.cli.loading import Loading, load_engine
 from pamx.cli.terminal import is_terminal
 from pamx.errors import OutOfBlocksError, RequestError
 
@@ -35,6 +35,14 @@ def chat(
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    compute: options.ComputeOption = None,
+    kv_dtype: options.KvTypeOption = options.KvType.AUTO,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Say on standard error what computes each layer of the model."
+        ),
+    ] = False,
 ) -> None:
     """Talk with a model.
 
@@ -48,7 +56,8 @@ def chat(
     label = name or "the built-in model"
 
     def load() -> Engine:
-        return load_engine(name, revision, trust_remote_code, context, threads)
+        wanted = Loading(name, revision, trust_remote_code, context, threads, compute, kv_dtype)
+        return load_engine(wanted, verbose)
 
     def ask(session: ChatSession, text: str) -> Iterator[Delta]:
         from pamx.engine import Sampling

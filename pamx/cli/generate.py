@@ -18,7 +18,7 @@ from pamx.cli.batch.rows import Defaults
 from pamx.cli.batch.run import Job, identity, run_batch
 from pamx.cli.batch.serve import Limits
 from pamx.cli.engine_thread import EngineThread
-from pamx.cli.loading import load_engine
+from pamx.cli.loading import Loading, load_engine
 from pamx.cli.statistics import as_json, summary
 from pamx.cli.terminal import is_terminal, note, write, write_json
 
@@ -62,12 +62,17 @@ def generate(
     threads: options.Threads = None,
     revision: options.Revision = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    compute: options.ComputeOption = None,
+    kv_dtype: options.KvTypeOption = options.KvType.AUTO,
     beams: beam_search.Beams = None,
     json: options.Json = False,
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Write statistics to standard error even if that is piped."
+            "--verbose",
+            "-v",
+            help="Write statistics to standard error even if that is piped, and what computes "
+            "each layer of the model.",
         ),
     ] = False,
     batch: batches.Batch = None,
@@ -117,7 +122,8 @@ def generate(
     label = model or "the built-in model"
 
     def load() -> Engine:
-        return load_engine(model, revision, trust_remote_code, context, threads)
+        wanted = Loading(model, revision, trust_remote_code, context, threads, compute, kv_dtype)
+        return load_engine(wanted, verbose)
 
     if batch is not None:
         if n > 1 and temperature == 0 and not quiet:

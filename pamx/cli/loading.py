@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pamx.cli import options
 from pamx.cli.terminal import note
 from pamx.errors import NativeError
 
@@ -11,21 +13,41 @@ if TYPE_CHECKING:
     from pamx.engine import Engine
 
 
-def load_engine(
-    name: str | None,
-    revision: str | None,
-    trust_remote_code: bool,
-    context: int | None,
-    threads: int | None,
-) -> Engine:
-    """`pamx.load` with so many threads; a line on stderr if pages do not serve the model."""
+@dataclass(frozen=True)
+class Loading:
+    """Which model, and how it is to run: the options that all commands share."""
+
+    model: str | None
+    revision: str | None
+    trust_remote_code: bool
+    context: int | None
+    threads: int | None
+    compute: options.Compute | None
+    kv_dtype: options.KvType
+
+
+def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
+    """`pamx.load`, with a line on stderr if pages do not serve the model.
+
+    Args:
+        wanted: What to load.
+        verbose: Also say what computes each layer.
+    """
     import pamx
 
-    if threads is not None:
-        _use_threads(threads)
+    if wanted.threads is not None:
+        _use_threads(wanted.threads)
     engine = pamx.load(
-        name, revision=revision, trust_remote_code=trust_remote_code, context=context
+        wanted.model,
+        revision=wanted.revision,
+        trust_remote_code=wanted.trust_remote_code,
+        context=wanted.context,
+        compute=None if wanted.compute is None else wanted.compute.value,
+        kv_dtype=None if wanted.kv_dtype is options.KvType.AUTO else wanted.kv_dtype.value,
     )
+    if verbose:
+        for line in engine.compute.table():
+            note(line)
     if not engine.attention.paged:
         note(engine.attention.reason)
     return engine

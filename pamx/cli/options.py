@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import Enum
 from typing import Annotated
 
 import typer
@@ -165,6 +166,40 @@ TrustRemoteCode = Annotated[
     bool,
     typer.Option(
         "--trust-remote-code", help="Run Python code that comes with the model. Unsafe: read it."
+    ),
+]
+
+
+class Compute(str, Enum):
+    FAST = "fast"
+    EXACT = "exact"
+    MLX = "mlx"
+
+
+class KvType(str, Enum):
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+ComputeOption = Annotated[
+    Compute | None,
+    typer.Option(
+        "--compute",
+        metavar="MODE",
+        help="What computes the model on a CPU: fast (native kernels, activations in 8 bits), "
+        "exact (native kernels in float32), mlx (MLX's own operations).",
+        show_default="fast, where the native library serves",
+    ),
+]
+KvTypeOption = Annotated[
+    KvType,
+    typer.Option(
+        "--kv-dtype",
+        metavar="TYPE",
+        help="What the KV cache holds: float32, float16, bfloat16, or auto: the model's own type, "
+        "and float16 for a float32 model with --compute fast.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, for programs.")]

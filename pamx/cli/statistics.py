@@ -29,7 +29,7 @@ def as_json(engine: Engine, text: str, completion: Completion | None) -> dict[st
 
     Times are in seconds, rates in tokens a second.
     """
-    attention = engine.attention
+    attention, compute = engine.attention, engine.compute
     return {
         "model": engine.name,
         "text": text,
@@ -52,4 +52,5 @@ def as_json(engine: Engine, text: str, completion: Completion | None) -> dict[st
             "paged": attention.paged,
             "reason": attention.reason,
         },
+        "compute": {"mode": compute.mode, "summary": compute.summary()},
     }

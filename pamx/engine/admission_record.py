@@ -22,21 +22,29 @@ from pamx.models import LoadedModel
 from pamx.models.cache_dir import cache_root
 from pamx.native.loader import library, mlx_version
 from pamx.substitute.admission import Admission
+from pamx.substitute.levels import ComputeMode
+from pamx.substitute.recipe import Recipe
 
 
-def recall_admission(loaded: LoadedModel) -> Admission | None:
-    """What this model passed with this very software, or None if that is not known."""
+def recall_admission(loaded: LoadedModel, compute: ComputeMode) -> Admission | None:
+    """What this model passed in this mode with this very software, or None if not known."""
     if loaded.config.get("model_file"):  # code of its own, which may do anything at any time
         return None
     try:
-        return Admission(**json.loads(_record(loaded).read_text()))
-    except (OSError, ValueError, TypeError):
+        value = json.loads(_record(loaded, compute).read_text())
+        recipe = value["recipe"]
+        return Admission(
+            rows=bool(value["rows"]),
+            select=bool(value["select"]),
+            recipe=None if recipe is None else Recipe.from_json(recipe),
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
-def remember_admission(loaded: LoadedModel, admission: Admission) -> None:
+def remember_admission(loaded: LoadedModel, compute: ComputeMode, admission: Admission) -> None:
     """Notes what this model has passed; a full or read-only disk is no error."""
-    record = _record(loaded)
+    record = _record(loaded, compute)
     with suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
         scratch = record.with_suffix(".new")
@@ -44,7 +52,7 @@ def remember_admission(loaded: LoadedModel, admission: Admission) -> None:
         scratch.replace(record)
 
 
-def _record(loaded: LoadedModel) -> Path:
+def _record(loaded: LoadedModel, compute: ComputeMode) -> Path:
     try:
         native = library()
         kernel = [native.build_hash, native.cpu_isa]
@@ -52,6 +60,7 @@ def _record(loaded: LoadedModel) -> Path:
         kernel = ["mlx"]
     files = sorted(p for p in loaded.path.iterdir() if p.is_file())
     facts = {
+        "compute": compute,
         "config": loaded.config,
         "files": [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files],
         "folder": str(loaded.path.resolve()),

@@ -181,7 +181,7 @@ class BatchEngine(Closing):
         self._scheduler = Scheduler(
             paged.manager,
             self._index,
-            token_budget=token_budget or max(prefill_chunk(), max_seqs),
+            token_budget=token_budget or max(prefill_chunk(paged.compute.mode), max_seqs),
             max_seqs=max_seqs,
             prefer_swap=prefer_swap or self._policy.prefer_swap,
         )
@@ -333,7 +333,7 @@ class BatchEngine(Closing):
         size = self._paged.pool.block_size
         # All but the newest block or two are full; the scheduler's chunk begins where they end.
         total = min(len(blocks) * size, len(sequence.tokens))
-        chunk = prefill_chunk()
+        chunk = prefill_chunk(self._paged.compute.mode)
         for start in range(0, total, chunk):
             end = min(start + chunk, total)
             part = SequenceSlice(tuple(blocks), end, end - start)

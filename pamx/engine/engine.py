@@ -6,9 +6,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import mlx.core as mx
 
 import pamx.models as models
+from pamx.attention.backend import choose_backend
 from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.closing import Closing
 from pamx.engine.admission_record import recall_admission, remember_admission
@@ -23,9 +26,11 @@ from pamx.engine.steps import decode, prefill, prefill_chunk
 from pamx.engine.text import TextStream
 from pamx.errors import RequestError
 from pamx.models import LoadedModel
+from pamx.substitute.levels import ComputeMode, Levels
 from pamx.substitute.paged_model import PagedModel
 
 GREEDY = Sampling()
+KvDtype = Literal["float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -53,10 +58,17 @@ class Engine(Closing):
         tokenizer: mlx-lm's tokenizer wrapper.
         context: Tokens that a prompt and its answer may have together.
         attention: What serves attention, and why.
+        compute: What computes each layer, and why.
     """
 
     def __init__(
-        self, loaded: LoadedModel, *, context: int | None = None, block_size: int = 16
+        self,
+        loaded: LoadedModel,
+        *,
+        context: int | None = None,
+        block_size: int = 16,
+        compute: ComputeMode | None = None,
+        kv_dtype: KvDtype | None = None,
     ) -> None:
         self.name = loaded.name
         self.path: Path = loaded.path
@@ -72,24 +84,31 @@ class Engine(Closing):
             )
         self._paged: PagedModel | None = None
         try:
-            known = recall_admission(loaded)
+            backend = choose_backend()
+            if compute is None:
+                compute = "fast" if backend.name == "native-cpu" else "mlx"
+            known = recall_admission(loaded, compute)
             self._paged = PagedModel(
                 loaded.model,
                 context=context,
                 max_context=trained,
                 block_size=block_size,
+                backend=backend,
                 admission=known,
+                compute=compute,
+                kv_dtype=None if kv_dtype is None else getattr(mx, kv_dtype),
             )
-            if known is None:
-                remember_admission(loaded, self._paged.admission)
+            if self._paged.admission != known:
+                remember_admission(loaded, compute, self._paged.admission)
+            self.compute = self._paged.compute
             self.context = min(context or self._paged.context, self._paged.context)
-            backend = self._paged.backend
             self.attention = AttentionStatus(True, backend.name, backend.reason)
         except UnsupportedAttentionError as error:
             self.context = context or trained or 4096
             self.attention = AttentionStatus(
                 False, "mlx-lm", f"Pages do not serve this model: {error.message}"
             )
+            self.compute = Levels("mlx", self.attention.reason)
 
     def generate(
         self,
@@ -297,7 +316,7 @@ class Engine(Closing):
         tokens: list[int] = []
         reason: FinishReason = "length"
         first = last = begin
-        for _ in prefill(self.model, slot, prompt, prefill_chunk()):
+        for _ in prefill(self.model, slot, prompt, prefill_chunk(self.compute.mode)):
             yield Delta("", None)
         new_tokens = decode(
             self.model,
@@ -348,6 +367,8 @@ def load(
     trust_remote_code: bool = False,
     context: int | None = None,
     block_size: int = 16,
+    compute: ComputeMode | None = None,
+    kv_dtype: KvDtype | None = None,
     progress: bool = True,
 ) -> Engine:
     """Loads a model and puts its KV cache on pages.
@@ -360,6 +381,10 @@ def load(
         context: Tokens that a prompt and its answer may have together; None: as many as the
             model was made for, or as fit half of the free memory.
         block_size: Tokens a page: 8, 16 or 32.
+        compute: "fast", "exact" or "mlx", as for `PagedModel`; None: "fast" where the native
+            library serves MLX on the CPU, else "mlx".
+        kv_dtype: "float32", "float16" or "bfloat16": what pages hold; None: float16 for a
+            float32 model in "fast", else the dtype of the model.
         progress: Show download progress on a terminal.
 
     Raises:
@@ -369,7 +394,9 @@ def load(
     loaded = models.load(
         name, revision=revision, trust_remote_code=trust_remote_code, progress=progress
     )
-    return Engine(loaded, context=context, block_size=block_size)
+    return Engine(
+        loaded, context=context, block_size=block_size, compute=compute, kv_dtype=kv_dtype
+    )
 
 
 def _trained_context(config: dict[str, Any]) -> int | None:

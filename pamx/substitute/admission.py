@@ -10,6 +10,7 @@ pass. Each way of packing a step is graded for itself.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
 from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
 from pamx.substitute.output import RowSelector
+from pamx.substitute.recipe import Recipe
 
 # Root mean square of the logits' differences, relative to their standard deviation, that is
 # allowed. Float32 differs by the order of sums, near 1e-6. Models in 16 bits round every layer's
@@ -50,34 +52,35 @@ class Admission:
     Attributes:
         rows: Steps with many sequences, packed (T, 1).
         select: Logits of chosen rows alone.
+        recipe: What its computation is replaced with; None: nothing but attention is.
     """
 
     rows: bool
     select: bool
+    recipe: Recipe | None = None
 
 
-def admit(
-    model: Module,
-    layers: list[LayerGeometry],
-    block_size: int,
-    backend: Backend,
-    placeholders: Placeholders,
-    selector: RowSelector,
-) -> Admission:
-    """Compares pages with the model's own cache; the model is already substituted.
+@dataclass(frozen=True)
+class Reference:
+    """A context of random keys and values, and the model's logits after it on its own cache.
 
-    Args:
-        model: The mlx-lm model.
-        layers: Its caches' geometry.
-        block_size: Tokens a block.
-        backend: What will serve its attention.
-        placeholders: Shared with the substituted attention calls.
-        selector: Shared with the substituted output projection.
+    Attributes:
+        tokens: Length of the context.
+        rows: Keys and values [1, kv_heads, tokens, dim] for each cache.
+        expected: [steps' tokens, vocabulary] float32.
+    """
+
+    tokens: int
+    rows: list[tuple[mx.array, mx.array]]
+    expected: mx.array
+
+
+def measure_reference(model: Module, layers: list[LayerGeometry]) -> Reference:
+    """Runs the model on its own cache; it is still its own.
 
     Raises:
-        UnsupportedAttentionError: with one sequence the difference is too large, or the model
-            asks of its cache what pages cannot give.
-        ModelError: the model does not run on its own cache either.
+        UnsupportedAttentionError: what it gives is not numbers.
+        ModelError: it does not run.
     """
     past_windows = max((g.window + 5 for g in layers if g.window is not None), default=0)
     context = max(_CONTEXT, min(past_windows, _CONTEXT_BYTES // token_bytes(layers)))
@@ -97,33 +100,92 @@ def admit(
             "nothing to compare with."
         )
 
-    blocks = -(-(context + _TOKENS) // block_size) + 1
-    pool = BlockPool(layers, blocks, block_size, backend.storage)
-    table = BlockTable(BlockManager(blocks, block_size))
-    sequence = PagedSequence(pool, table, backend, placeholders)
-    try:
-        for cache, (keys, values) in zip(sequence.caches, rows, strict=True):
+    return Reference(context, rows, expected)
+
+
+class Trial:
+    """Runs a substituted model on pages from the reference's state.
+
+    Args:
+        model: The mlx-lm model, substituted.
+        layers: Its caches' geometry, with the dtype that pages are to have.
+        block_size: Tokens a block.
+        backend: Serves its attention.
+        placeholders: Shared with the substituted attention calls.
+        selector: Shared with the substituted output projection.
+        reference: What its own cache gave.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        layers: list[LayerGeometry],
+        block_size: int,
+        backend: Backend,
+        placeholders: Placeholders,
+        selector: RowSelector,
+        reference: Reference,
+    ) -> None:
+        self._model, self._reference = model, reference
+        context = reference.tokens
+        blocks = -(-(context + _TOKENS) // block_size) + 1
+        pool = BlockPool(layers, blocks, block_size, backend.storage)
+        table = BlockTable(BlockManager(blocks, block_size))
+        self._sequence = PagedSequence(pool, table, backend, placeholders)
+        for cache, (keys, values) in zip(self._sequence.caches, reference.rows, strict=True):
             cache.state = (keys, values, context)
-        found = _logits(model, sequence.caches)
-    except UnsupportedAttentionError:
-        raise
-    except Exception as error:  # whatever a model does that no cache of ours foresaw
-        raise UnsupportedAttentionError(
-            f"The model does not run on pages ({type(error).__name__}: {error})."
-        ) from error
-    difference, limit = _difference(found, expected), _limit(layers)
+        self._packed = _Packed(
+            model, pool, table, StepState(backend, placeholders), selector, context
+        )
+
+    def sequence(self) -> float:
+        """Root mean square difference of the logits, one sequence at a time, in deviations.
+
+        Raises:
+            UnsupportedAttentionError: the model does not run on pages.
+        """
+        try:
+            self._sequence.trim(self._reference.tokens)
+            found = _logits(self._model, self._sequence.caches)
+        except UnsupportedAttentionError:
+            raise
+        except Exception as error:  # whatever a model does that no cache of ours foresaw
+            raise UnsupportedAttentionError(
+                f"The model does not run on pages ({type(error).__name__}: {error})."
+            ) from error
+        return _difference(found, self._reference.expected)
+
+    def rows(self) -> float:
+        """The same for steps shared with another sequence; infinite if they fail."""
+        return self._guarded(self._packed.all_rows, self._reference.expected)
+
+    def selected(self) -> float:
+        """The same with the last row's logits alone."""
+        return self._guarded(self._packed.selected_rows, self._reference.expected[-1:])
+
+    def _guarded(self, run: Callable[[], mx.array], expected: mx.array) -> float:
+        self._sequence.trim(self._reference.tokens)
+        try:
+            found = run()
+        except Exception:  # it only decides which way the engine goes
+            return math.inf
+        return _difference(found, expected) if found.shape == expected.shape else math.inf
+
+
+def admit(trial: Trial, layers: list[LayerGeometry]) -> Admission:
+    """Grades each way of packing a step.
+
+    Raises:
+        UnsupportedAttentionError: with one sequence the difference is too large, or the model
+            asks of its cache what pages cannot give.
+    """
+    difference, limit = trial.sequence(), tolerance(layers)
     if not difference <= limit:  # written so that NaN fails
         raise UnsupportedAttentionError(
             f"On pages the model's logits differ by {difference:.2g} standard deviations from "
             f"those on its own cache ({limit:g} is allowed)."
         )
-
-    sequence.trim(context)
-    packed = _Packed(model, pool, table, StepState(backend, placeholders), selector)
-    return Admission(
-        rows=_passes(packed.all_rows, expected, limit),
-        select=_passes(packed.selected_rows, expected[-1:], limit),
-    )
+    return Admission(rows=trial.rows() <= limit, select=trial.selected() <= limit)
 
 
 class _Packed:
@@ -136,10 +198,11 @@ class _Packed:
         table: BlockTable,
         state: StepState,
         selector: RowSelector,
+        context: int,
     ) -> None:
         self._model, self._pool, self._table = model, pool, table
         self._state, self._selector = state, selector
-        self._context = table.num_tokens
+        self._context = context
 
     def all_rows(self) -> mx.array:
         """[tokens, vocabulary] of the first sequence."""
@@ -182,21 +245,14 @@ class _Packed:
         return outputs
 
 
-def _passes(run: Any, expected: mx.array, limit: float) -> bool:
-    try:
-        found = run()
-        return found.shape == expected.shape and _difference(found, expected) <= limit
-    except Exception:  # it only decides which way the engine goes
-        return False
-
-
 def _difference(found: mx.array, expected: mx.array) -> float:
     """Root mean square difference, in standard deviations."""
     square = float(mx.mean(mx.square(found - expected)))
     return math.sqrt(square) / max(float(mx.std(expected)), 1e-12)
 
 
-def _limit(layers: list[LayerGeometry]) -> float:
+def tolerance(layers: list[LayerGeometry]) -> float:
+    """The largest difference that is allowed, in standard deviations."""
     exact = all(g.dtype == mx.float32 for g in layers)
     return TOLERANCE_FLOAT32 if exact else TOLERANCE_16_BIT
 

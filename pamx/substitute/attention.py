@@ -21,6 +21,7 @@ from mlx_lm.models.base import scaled_dot_product_attention as dense_attention
 from pamx.attention.cache import PagedKVCache
 from pamx.attention.placeholders import Placeholders, UnsupportedAttentionError
 from pamx.errors import PamxError
+from pamx.substitute.classes import Swaps, Undo, clone_methods, mentions
 
 _MARK = "_pamx_paged"  # on the subclasses, so that a model is not substituted twice
 ATTENTION = "scaled_dot_product_attention"
@@ -48,28 +49,20 @@ def substitute_attention(model: Module, placeholders: Placeholders) -> Undo:
         )
     paged = _paged_attention(placeholders)
     subclasses: dict[type, type] = {}
-    changed: list[tuple[Module, type]] = []
+    swaps = Swaps()
+    changed = False
     for _, module in model.named_modules():  # type: ignore[no-untyped-call]
         original = type(module)
         if original not in subclasses:
             subclasses[original] = _with_attention(original, paged)
         if subclasses[original] is not original:
-            changed.append((module, original))
-            module.__class__ = subclasses[original]
+            changed = True
+            swaps.swap(module, subclasses[original])
     if not changed:
         raise UnsupportedAttentionError(
             "No layer of the model calls mlx-lm's scaled_dot_product_attention."
         )
-
-    def undo() -> None:
-        while changed:
-            module, original = changed.pop()
-            module.__class__ = original
-
-    return undo
-
-
-Undo = Callable[[], None]
+    return swaps.undo
 
 
 def _paged_attention(placeholders: Placeholders) -> Callable[..., mx.array]:
@@ -103,36 +96,15 @@ def _paged_attention(placeholders: Placeholders) -> Callable[..., mx.array]:
 
 def _with_attention(cls: type, attention: Callable[..., mx.array]) -> type:
     """A subclass of `cls` whose methods call `attention`, or `cls` if none of them would."""
-    methods: dict[str, Any] = {}
-    for base in reversed(cls.__mro__):  # a nearer class's method replaces a farther one's
-        for name, value in vars(base).items():
-            methods.pop(name, None)
-            if (
-                isinstance(value, types.FunctionType)
-                and _mentions(value.__code__, ATTENTION)
-                and value.__globals__.get(ATTENTION) is dense_attention
-            ):
-                methods[name] = _over_globals(value, {ATTENTION: attention})
+
+    def replaced(method: types.FunctionType) -> dict[str, Any]:
+        calls = (
+            mentions(method.__code__, ATTENTION)
+            and method.__globals__.get(ATTENTION) is dense_attention
+        )
+        return {ATTENTION: attention} if calls else {}
+
+    methods = clone_methods(cls, replaced)
     if not methods:
         return cls
     return type(cls.__name__, (cls,), {**methods, "__module__": cls.__module__, _MARK: True})
-
-
-def _mentions(code: types.CodeType, name: str) -> bool:
-    return name in code.co_names or any(
-        isinstance(c, types.CodeType) and _mentions(c, name) for c in code.co_consts
-    )
-
-
-def _over_globals(function: types.FunctionType, replaced: dict[str, Any]) -> types.FunctionType:
-    clone = types.FunctionType(
-        function.__code__,
-        {**function.__globals__, **replaced},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,  # keeps zero-argument super() working
-    )
-    clone.__kwdefaults__ = function.__kwdefaults__
-    clone.__qualname__ = function.__qualname__
-    clone.__doc__ = function.__doc__
-    return clone

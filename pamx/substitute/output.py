@@ -8,12 +8,14 @@ does not mind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import mlx.core as mx
 from mlx.nn.layers.base import Module
+
+from pamx.substitute.classes import Swaps, Undo
 
 # What mlx-lm's models call an output projection that is not the embedding.
 _PROJECTIONS = ("lm_head", "embed_out")
@@ -24,11 +26,12 @@ class RowSelector:
 
     def __init__(self) -> None:
         self._rows: mx.array | None = None
+        self._taken = False  # whether the model's last layer has picked them already
 
     @contextmanager
     def only(self, rows: list[int]) -> Iterator[None]:
         """Within this context, a forward pass returns logits of these packed rows alone."""
-        self._rows = mx.array(rows)
+        self._rows, self._taken = mx.array(rows), False
         try:
             yield
         finally:
@@ -36,30 +39,33 @@ class RowSelector:
 
     def select(self, hidden: mx.array) -> mx.array:
         """[1, T, dim] to [1, rows, dim], or [T, 1, dim] to [rows, 1, dim]."""
-        if self._rows is None:
+        if self._rows is None or self._taken:
             return hidden
         return mx.take(hidden, self._rows, axis=1 if hidden.shape[0] == 1 else 0)
 
+    def select_early(self, hidden: mx.array) -> mx.array:
+        """Like `select`, before the end: the projection finds the rows picked."""
+        selected = self.select(hidden)
+        self._taken = self._rows is not None
+        return selected
 
-def substitute_output(model: Module, selector: RowSelector) -> Callable[[], None]:
+
+def substitute_output(model: Module, selector: RowSelector) -> Undo:
     """Makes the model's output projection heed `selector`; returns a function that undoes it."""
-    changed: list[tuple[Module, type]] = []
+    swaps = Swaps()
+    modules, method = output_projections(model)
+    for module in modules:
+        swaps.swap(module, _selecting(type(module), method, selector))
+    return swaps.undo
+
+
+def output_projections(model: Module) -> tuple[list[Module], str]:
+    """The modules that may give logits, and the method by which they do."""
     modules = dict(model.named_modules())  # type: ignore[no-untyped-call]
     heads = [m for name, m in modules.items() if name.rsplit(".", 1)[-1] in _PROJECTIONS]
-    for module in heads or modules.values():
-        method = "__call__" if heads else "as_linear"
-        original = type(module)
-        if not hasattr(original, method):
-            continue
-        changed.append((module, original))
-        module.__class__ = _selecting(original, method, selector)
-
-    def undo() -> None:
-        while changed:
-            module, original = changed.pop()
-            module.__class__ = original
-
-    return undo
+    if heads:
+        return heads, "__call__"
+    return [m for m in modules.values() if hasattr(type(m), "as_linear")], "as_linear"
 
 
 def _selecting(original: type, method: str, selector: RowSelector) -> type:

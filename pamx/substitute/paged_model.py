@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 
@@ -16,17 +18,20 @@ from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
 from pamx.kv.budget import UNASKED_SHARE, measure_budget
 from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
-from pamx.substitute.admission import Admission, admit
-from pamx.substitute.attention import substitute_attention
+from pamx.substitute.admission import Admission
+from pamx.substitute.computation import Place, chosen_mode, substitute
 from pamx.substitute.geometry import discover_geometry
-from pamx.substitute.output import RowSelector, substitute_output
+from pamx.substitute.levels import ComputeMode
+from pamx.substitute.output import RowSelector
+from pamx.substitute.weights import MemoryStore, WeightStore
 
 
 class PagedModel(Closing):
     """Enables paged attention on an mlx-lm model that is already loaded.
 
-    The model's own attention calls are routed to pages while this object is open; closing it
-    restores the model exactly. No other model is touched.
+    The model's own attention calls are routed to pages while this object is open, and with
+    `compute` its other operations to ours; closing it restores the model exactly. No other model
+    is touched.
 
     Args:
         model: A model from `mlx_lm.load`.
@@ -35,11 +40,18 @@ class PagedModel(Closing):
         max_context: The longest sequence that the model was trained for, if known.
         block_size: Tokens a page: 8, 16 or 32.
         backend: What computes attention; None: the best that serves this device.
-        admission: What an earlier check of this very model found; None: compare its logits on
-            pages with those on its own cache now.
+        admission: What an earlier check of this very model and `compute` found; None: compare its
+            logits on pages with those on its own cache now.
+        compute: "mlx": attention alone is replaced. "exact": what else can be runs in native CPU
+            kernels, in float32. "fast": likewise, and quantised matrices meet activations in int8.
+            Where the native library does not serve, "mlx" does.
+        kv_dtype: What pages hold; None: float16 for a float32 model in "fast", else the dtype
+            of the model.
+        weights: Gives packed weights; None: they are packed now, and kept in memory.
 
     Attributes:
         admission: What the model can be given.
+        compute: What computes each layer, and why.
         context: Tokens that the pool holds in all.
         backend: What computes attention, and why.
 
@@ -58,22 +70,38 @@ class PagedModel(Closing):
         block_size: int = 16,
         backend: Backend | None = None,
         admission: Admission | None = None,
+        compute: ComputeMode = "mlx",
+        kv_dtype: mx.Dtype | None = None,
+        weights: WeightStore | None = None,
     ) -> None:
         self.backend = backend or choose_backend()
         layers = discover_geometry(model)
-        num_blocks = -(-_pool_tokens(layers, context, max_context) // block_size)
-        self.manager = BlockManager(num_blocks, block_size)
-        self.context = num_blocks * block_size
+        mode, reason = chosen_mode(compute, self.backend)
+        pages = [replace(g, dtype=kv_dtype or _page_dtype(g.dtype, mode)) for g in layers]
+        # Before anything is computed: a context that cannot be is an error at once.
+        _pool_tokens(pages, context, max_context)
         self._placeholders = Placeholders()
         self._selector = RowSelector()
         self._model = model
-        self._undo_attention = substitute_attention(model, self._placeholders)
-        self._undo_output = substitute_output(model, self._selector)
+        place = Place(
+            model,
+            layers,
+            block_size,
+            self.backend,
+            self._placeholders,
+            self._selector,
+            weights or MemoryStore(),
+        )
+        self._substitution, self.admission, self.compute = substitute(
+            place, mode, reason, pages, admission
+        )
         try:
-            self.admission = admission or admit(
-                model, layers, block_size, self.backend, self._placeholders, self._selector
-            )
-            self.pool = BlockPool(layers, num_blocks, block_size, self.backend.storage)
+            if self.compute.mode != mode and kv_dtype is None:
+                pages = [replace(g, dtype=_page_dtype(g.dtype, self.compute.mode)) for g in layers]
+            num_blocks = -(-_pool_tokens(pages, context, max_context) // block_size)
+            self.manager = BlockManager(num_blocks, block_size)
+            self.context = num_blocks * block_size
+            self.pool = BlockPool(pages, num_blocks, block_size, self.backend.storage)
         except BaseException:
             self.close()
             raise
@@ -98,7 +126,7 @@ class PagedModel(Closing):
         Args:
             step: The sequences, on blocks of this model's pool.
             tokens: [tokens] ids.
-            rows: Packed rows whose logits are wanted.
+            rows: Packed rows whose logits are wanted, in ascending order.
 
         Returns:
             [rows, vocabulary]
@@ -107,9 +135,12 @@ class PagedModel(Closing):
         for cache in self._step_caches:
             cache.rewind(0)
         inputs = tokens[None] if step.packing is Packing.SEQUENCE else tokens[:, None]
+        if len(rows) == step.num_tokens:  # each of them
+            logits: mx.array = self._model(inputs, cache=self._step_caches)
+            return logits.flatten(0, 1)
         if self.admission.select:
             with self._selector.only(rows):
-                logits: mx.array = self._model(inputs, cache=self._step_caches)
+                logits = self._model(inputs, cache=self._step_caches)
             return logits.flatten(0, 1)
         logits = self._model(inputs, cache=self._step_caches)
         return logits.flatten(0, 1)[mx.array(rows)]
@@ -121,8 +152,12 @@ class PagedModel(Closing):
     def close(self) -> None:
         """Restores the model; the pages go with the last sequence. Idempotent."""
         self._placeholders.close()
-        self._undo_output()
-        self._undo_attention()
+        self._substitution.undo()
+
+
+def _page_dtype(dtype: mx.Dtype, mode: ComputeMode) -> mx.Dtype:
+    """What pages hold if nobody says: half of float32 is enough where activations have 8 bits."""
+    return mx.float16 if mode == "fast" and dtype == mx.float32 else dtype
 
 
 def _pool_tokens(layers: list[LayerGeometry], wanted: int | None, max_context: int | None) -> int:

@@ -16,6 +16,8 @@
 #include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
 
+int test_small_operations();
+
 namespace {
 
 int failures = 0;
@@ -142,7 +144,7 @@ void check_16_bit_formats() {
       for (uint32_t i = 0; i < 8; ++i) value[i] = static_cast<uint16_t>(base + i);
       const int32_t starts[] = {0, 1}, context[] = {1}, table[] = {0};
       pamx::cpu::PagedAttention call;
-      call.dtype = dtype;
+      call.dtype = call.pool_dtype = dtype;
       call.heads = call.kv_heads = 1;
       call.k_dim = call.v_dim = 8;
       call.queries = call.keys = {zero.data(), 8, 8, 1};
@@ -230,6 +232,7 @@ int main() {
   check_attention({8, 8, 24, 40, 8, 0, {50}, {50}}, 2);
   check_attention({3, 1, 128, 64, 32, 9, {5, 1, 33}, {70, 32, 33}}, 3);
   check_attention({40, 1, 8, 256, 16, 16, {17, 2}, {17, 129}}, 4);
+  failures += test_small_operations();
   if (failures == 0) std::printf("native tests passed (%s kernels)\n", pamx::cpu::isa_name(pamx::cpu::isa()));
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

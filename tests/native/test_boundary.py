@@ -83,6 +83,7 @@ def strided_pool() -> mx.array:
 
 WRONG_ARRAYS: list[tuple[str, Callable[[], mx.array | None], str]] = [
     ("queries", lambda: rows(HEADS, dtype=mx.float16), "pools are float32"),
+    ("queries", lambda: rows(HEADS, dtype=mx.bfloat16), "the queries are bfloat16"),
     ("queries", lambda: rows(HEADS).astype(mx.int32), "queries are int32"),
     ("queries", lambda: rows(3), "3 query heads are not a multiple of 2 KV heads"),
     ("queries", lambda: rows(HEADS, tokens=4), "queries hold 4 tokens, the batch 3"),

@@ -16,6 +16,14 @@ from oracle import Case, Step
 from pamx.native.loader import library
 from pamx.native.ops import NativeBatch, empty, paged_attention
 
+# What rows and pools may be in: the same, or 16-bit pools below float32 rows.
+DTYPES = [
+    (mx.float32, mx.float32),
+    (mx.float32, mx.float16),
+    (mx.float32, mx.bfloat16),
+    (mx.float16, mx.float16),
+    (mx.bfloat16, mx.bfloat16),
+]
 # Float16 keeps 11 bits and bfloat16 8: outputs are averages of values near 1, rounded at the end,
 # from inputs that were rounded at the start.
 TOLERANCE = {mx.float32: 5e-6, mx.float16: 8e-3, mx.bfloat16: 6e-2}
@@ -42,14 +50,16 @@ def cases(draw: st.DrawFn) -> Case:
     )
 
 
-def run(step: Step, dtype: mx.Dtype, rows: bool) -> tuple[mx.array, mx.array, mx.array]:
+def run(
+    step: Step, dtype: mx.Dtype, rows: bool, pool_dtype: mx.Dtype | None = None
+) -> tuple[mx.array, mx.array, mx.array]:
     """The primitive's output as [tokens, heads, v_dim], and the pools after it."""
 
     def pack(array: np.ndarray) -> mx.array:
         packed = mx.array(array).astype(dtype)
         return packed[:, :, None] if rows else packed.swapaxes(0, 1)[None]
 
-    pools = [mx.array(p).astype(dtype) for p in (step.key_pool, step.value_pool)]
+    pools = [mx.array(p).astype(pool_dtype or dtype) for p in (step.key_pool, step.value_pool)]
     mx.eval(pools)
     case = step.case
     batch = NativeBatch(
@@ -76,17 +86,23 @@ def as_numpy(array: mx.array) -> np.ndarray:
 @settings(max_examples=150, deadline=None)
 @given(
     case=cases(),
-    dtype=st.sampled_from([mx.float32, mx.float16, mx.bfloat16]),
+    dtypes=st.sampled_from(DTYPES),
     rows=st.booleans(),
 )
-def test_equals_float64_numpy_over_random_geometry(case: Case, dtype: mx.Dtype, rows: bool) -> None:
+def test_equals_float64_numpy_over_random_geometry(
+    case: Case, dtypes: tuple[mx.Dtype, mx.Dtype], rows: bool
+) -> None:
+    dtype, pool_dtype = dtypes
     step = case.build()
     rows = rows or len(case.context_lens) > 1
-    out, keys, values = run(step, dtype, rows)
-    np.testing.assert_allclose(as_numpy(out), step.expected(), rtol=0, atol=TOLERANCE[dtype])
+    out, keys, values = run(step, dtype, rows, pool_dtype)
+    tolerance = TOLERANCE[pool_dtype]
+    np.testing.assert_allclose(as_numpy(out), step.expected(), rtol=0, atol=tolerance)
     for found, expected in zip((keys, values), step.expected_pools(), strict=True):
         # Bit for bit, the NaN in every slot that nobody owns included.
-        np.testing.assert_array_equal(as_numpy(found), as_numpy(mx.array(expected).astype(dtype)))
+        np.testing.assert_array_equal(
+            as_numpy(found), as_numpy(mx.array(expected).astype(pool_dtype))
+        )
 
 
 def test_portable_kernels_give_the_same_answers() -> None:

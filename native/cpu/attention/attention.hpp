@@ -1,14 +1,13 @@
-// The CPU paged-attention kernel's contract: plain pointers and strides, no MLX, no allocation.
+// The CPU paged-attention kernel's contract: plain pointers and strides, no MLX.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/dtype.hpp"
+#include "plan/cpu_attention.hpp"
+
 namespace pamx::cpu {
-
-enum class Dtype : int32_t { float32, float16, bfloat16 };
-
-inline int64_t size_of(Dtype dtype) { return dtype == Dtype::float32 ? 4 : 2; }
 
 // Rows of an activation tensor: the element for (token, head, i) is at
 // data + token * token_stride + head * head_stride + i * dim_stride, counted in elements.
@@ -19,9 +18,11 @@ struct Rows {
   int64_t dim_stride = 1;
 };
 
-// One layer's call. Everything is in `dtype`; arithmetic is in float32.
+// One layer's call. Arithmetic is in float32. The pools are in the rows' dtype, or in a 16-bit
+// format below float32 rows: a row is then rounded to nearest even as it is written.
 struct PagedAttention {
-  Dtype dtype = Dtype::float32;
+  Dtype dtype = Dtype::float32;       // of queries, keys, values and out
+  Dtype pool_dtype = Dtype::float32;  // of key_pool and value_pool
   int32_t heads = 0;
   int32_t kv_heads = 0;
   int32_t k_dim = 0;
@@ -40,50 +41,48 @@ struct PagedAttention {
 
   int32_t num_sequences = 0;
   int32_t block_size = 0;
-  int32_t max_blocks = 0;
+  int32_t max_blocks = 0;  // row length of block_tables
   const int32_t* query_starts = nullptr;
   const int32_t* context_lens = nullptr;
   const int32_t* block_tables = nullptr;
 };
 
-// One independent piece of the attention: the query tokens [begin, end) of a sequence, for one
-// KV head and all the query heads that share it.
-struct Tile {
-  int32_t sequence;
-  int32_t kv_head;
-  int32_t begin;
-  int32_t end;
+// A call under way: what all of its items share.
+struct AttentionWork {
+  const PagedAttention* call;
+  int32_t partition;
+  float* partials;
 };
-
-// Query tokens a tile covers: as many as keep about 32 query rows on one read of K and V.
-constexpr int32_t kTileRows = 32;
-inline int32_t tile_tokens(int32_t group) { return group >= kTileRows ? 1 : kTileRows / group; }
-
-// Floats of scratch that attend_tile needs; 64-byte alignment is not required.
-inline int64_t scratch_floats(const PagedAttention& a) {
-  const int64_t group = a.heads / a.kv_heads;
-  const int64_t rows = tile_tokens(static_cast<int32_t>(group)) * group;
-  const int64_t page = int64_t{a.block_size} * (a.k_dim > a.v_dim ? a.k_dim : a.v_dim);
-  return rows * (a.k_dim + a.v_dim + a.block_size + 2) + page;
-}
 
 // Kernels for one instruction set.
 struct Kernels {
-  void (*write_rows)(const PagedAttention&);
-  void (*attend_tile)(const PagedAttention&, const Tile&, float* scratch);
+  // The new rows of a sequence's query tokens [begin, end).
+  void (*write_rows)(const PagedAttention&, int32_t sequence, int32_t begin, int32_t end);
+  void (*attend)(const AttentionWork&, const plan::AttentionItem&, float* scratch);
+  void (*fold)(const AttentionWork&, const plan::AttentionFold&, float* scratch);
 };
 
 namespace portable {
 extern const Kernels kernels;
 }
+namespace neon {
+extern const Kernels kernels;
+}
 namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
 extern const Kernels kernels;
 }
 
 // The kernels for this process's instruction set.
 const Kernels& kernels();
 
-// Writes the new rows, then attends, on the shared worker pool.
+// The plan that run() follows for this call.
+void plan_of(const PagedAttention& call, plan::AttentionPlan* plan);
+
+// Writes the new rows, then attends, on the shared worker pool. A row's bits depend on its own
+// query and its sequence's keys and values up to it alone.
 void run(const PagedAttention& call);
 
 }  // namespace pamx::cpu

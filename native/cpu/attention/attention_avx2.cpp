@@ -10,6 +10,6 @@ namespace pamx::cpu::avx2 {
 // simd.hpp first: the kernel is written in its terms.
 #include "cpu/attention/kernel.hpp"
 
-extern const Kernels kernels{write_rows, attend_tile};
+extern const Kernels kernels{write_rows, attend, fold_partials};
 }  // namespace pamx::cpu::avx2
 #endif

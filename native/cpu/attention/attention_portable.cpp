@@ -6,5 +6,5 @@ namespace pamx::cpu::portable {
 // simd.hpp first: the kernel is written in its terms.
 #include "cpu/attention/kernel.hpp"
 
-extern const Kernels kernels{write_rows, attend_tile};
+extern const Kernels kernels{write_rows, attend, fold_partials};
 }  // namespace pamx::cpu::portable

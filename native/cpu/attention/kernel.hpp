@@ -1,288 +1,772 @@
-// Causal attention over pages with an online softmax, for one instruction set.
+// Causal attention over pages, partition by partition, for one instruction set.
 //
-// A tile holds R = tokens x group query rows. Its pages are visited in order; each page's keys
-// and values for the tile's KV head are converted to float32 once and used by all R rows. The
-// running maximum and sum follow Milakov and Gimelshein, "Online normalizer calculation for
-// softmax" (arXiv:1805.02867); scores are kept in units of log2, so every exponential is exp2.
+// A partition is a run of tokens at an absolute position. For each query row it gives the largest
+// score in units of log2, the sum of exp2(score - largest), and the values weighted by those
+// exponentials, all from a fresh start; partitions are folded into a row in ascending order by
+// fold(), as in Milakov and Gimelshein, "Online normalizer calculation for softmax"
+// (arXiv:1805.02867). Inside a partition a score is a sum over Wide lanes, and an output is a
+// sum over tokens in ascending order.
 //
-// A row's result depends on its own query, its own pages and their absolute positions alone:
-// pages outside the row's range leave its running state untouched. So its bits do not depend on
-// the tile, the other rows, the number of threads or how a prompt was cut into chunks.
+// So a row's bits depend on its own query, its own keys and values and their absolute positions
+// alone. There are two ways to walk the pages, one for few rows and one for many; both call the
+// same score(), softmax(), accumulate() and fold() and give the same bits.
 //
 // Included by one source file per instruction set, inside its namespace; see simd.hpp.
 
-constexpr float kLog2E = 1.44269504088896340736f;
+using plan::AttentionFold;
+using plan::AttentionItem;
 
-// ---- float32 views of the three dtypes ------------------------------------------------------
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kInfinity = __builtin_inff();
+
+// ---- formats ------------------------------------------------------------------------------------
 
 struct Float32 {
   using Element = float;
-  static F8 load8(const float* p) { return load(p); }
-  static void store1(float* p, float x) { *p = x; }
+  static Wide load16(const float* p) { return Wide::load(p); }
+  static F8 load8(const float* p) { return F8::load(p); }
+  static void store8(float* p, F8 x) { store(p, x); }
   static float load1(const float* p) { return *p; }
+  static void store1(float* p, float x) { *p = x; }
 };
 struct Float16 {
   using Element = uint16_t;
-  static F8 load8(const uint16_t* p) { return load_float16(p); }
+  static Wide load16(const uint16_t* p) { return Wide::load_float16(p); }
+  static F8 load8(const uint16_t* p) { return F8::load_float16(p); }
+  static void store8(uint16_t* p, F8 x) { store_float16(p, x); }
+  static float load1(const uint16_t* p) { return float16_to_float(*p); }
   static void store1(uint16_t* p, float x) { *p = float_to_float16(x); }
-  static float load1(const uint16_t* p) {
-#if defined(PAMX_SIMD_AVX2)
-    return _cvtsh_ss(*p);
-#else
-    return float16_to_float(*p);
-#endif
-  }
 };
 struct BFloat16 {
   using Element = uint16_t;
-  static F8 load8(const uint16_t* p) { return load_bfloat16(p); }
+  static Wide load16(const uint16_t* p) { return Wide::load_bfloat16(p); }
+  static F8 load8(const uint16_t* p) { return F8::load_bfloat16(p); }
+  static void store8(uint16_t* p, F8 x) { store_bfloat16(p, x); }
+  static float load1(const uint16_t* p) { return bfloat16_to_float(*p); }
   static void store1(uint16_t* p, float x) { *p = float_to_bfloat16(x); }
-  static float load1(const uint16_t* p) {
-    const uint32_t bits = static_cast<uint32_t>(*p) << 16;
-    float f;
-    __builtin_memcpy(&f, &bits, 4);
-    return f;
+};
+
+// How keys and values lie in a pool: a KV format. Tokens' rows of one head, as floats, are all
+// that the kernels below ask of it, so a format with codes and scales needs only its own.
+template <class Format>
+struct PoolRows {
+  using Element = typename Format::Element;
+  const Element* data;
+  int64_t stride;  // elements from a token's row to the next token's
+
+  // The rows of `head` from token `slot` (block times block size, and the place in it) on.
+  static PoolRows at(const void* pool, int64_t slot, int32_t kv_heads, int32_t head, int32_t dim) {
+    return {static_cast<const Element*>(pool) + (slot * kv_heads + head) * dim,
+            int64_t{kv_heads} * dim};
+  }
+  Wide load16(int64_t token, int32_t d) const { return Format::load16(data + token * stride + d); }
+  F8 load8(int64_t token, int32_t d) const { return Format::load8(data + token * stride + d); }
+  PoolRows from(int64_t token) const { return {data + token * stride, stride}; }
+  // Asks for the rows of tokens [0, count).
+  void prefetch(int32_t count, int32_t dim) const {
+    constexpr int32_t kLine = 64 / sizeof(Element);
+    for (int32_t t = 0; t < count; ++t) {
+      for (int32_t d = 0; d < dim; d += kLine) __builtin_prefetch(data + t * stride + d, 0, 3);
+    }
+  }
+};
+using FloatRows = PoolRows<Float32>;
+
+// ---- scores -------------------------------------------------------------------------------------
+
+// Tokens that are scored together; a page holds whole steps of them.
+constexpr int32_t kScoreStep = 4;
+// Rows that share one load of a key or a value.
+constexpr int32_t kRowBlock = 4;
+
+// out[r * stride + t] = the sum of acc[r][t].
+#if defined(PAMX_SIMD_AVX512)
+constexpr int score_tokens(int) { return 4; }
+
+template <int R, int T>
+static inline void store_sums(const Wide (&acc)[R][T], float* out, int64_t stride) {
+  static_assert(T == 4);
+  __m512 quads[R];  // a quarter for each token, of sums of four
+  for (int r = 0; r < R; ++r) {
+    const auto halves = [](__m512 a, __m512 b) {
+      return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
+    };
+    const __m512 ab = halves(acc[r][0].v.v, acc[r][1].v.v);
+    // The upper half came out of an addition with its operands exchanged, which changes no bit.
+    const __m512 cd = halves(acc[r][2].v.v, acc[r][3].v.v);
+    quads[r] =
+        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  }
+  const auto pairs = [&](int a, int b) {
+    a = a < R ? a : R - 1;
+    b = b < R ? b : R - 1;
+    return _mm512_add_ps(_mm512_shuffle_ps(quads[a], quads[b], 0x44),
+                         _mm512_shuffle_ps(quads[a], quads[b], 0xee));
+  };
+  const __m512 p01 = pairs(0, 1);
+  const __m512 p23 = R > 2 ? pairs(2, 3) : p01;
+  const __m512 sums =
+      _mm512_add_ps(_mm512_shuffle_ps(p01, p23, 0x88), _mm512_shuffle_ps(p01, p23, 0xdd));
+  const __m512 by_row = _mm512_permutexvar_ps(
+      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums);
+  _mm_storeu_ps(out, _mm512_castps512_ps128(by_row));
+  if constexpr (R > 1) _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(by_row, 1));
+  if constexpr (R > 2) _mm_storeu_ps(out + 2 * stride, _mm512_extractf32x4_ps(by_row, 2));
+  if constexpr (R > 3) _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(by_row, 3));
+}
+#elif defined(PAMX_SIMD_AVX2)
+constexpr int score_tokens(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+
+template <int R, int T>
+static inline void store_sums(const Wide (&acc)[R][T], float* out, int64_t stride) {
+  constexpr int kCount = R * T;
+  __m256 x[4];
+  for (int i = 0; i < 4; ++i) {
+    const int j = i < kCount ? i : kCount - 1;
+    x[i] = fold_halves(acc[j / T][j % T]).v;
+  }
+  const auto quarters = [](__m256 a, __m256 b) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+  };
+  const __m256 a = quarters(x[0], x[1]);
+  const __m256 b = quarters(x[2], x[3]);
+  const __m256 c = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+  const __m256 d = _mm256_add_ps(_mm256_shuffle_ps(c, c, 0x88), _mm256_shuffle_ps(c, c, 0xdd));
+  float lanes[8];  // sums 0, 2 and 1, 3
+  _mm256_storeu_ps(lanes, d);
+  for (int i = 0; i < kCount; ++i) out[i / T * stride + i % T] = lanes[i / 2 + i % 2 * 4];
+}
+#else
+constexpr int score_tokens(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+
+template <int R, int T>
+static inline void store_sums(const Wide (&acc)[R][T], float* out, int64_t stride) {
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < T; ++t) out[r * stride + t] = sum(acc[r][t]);
+  }
+}
+#endif
+
+template <int R, class Keys>
+static inline void score_step(const float* queries, int64_t query_stride, const Keys& keys,
+                              int32_t dim, float* out, int64_t out_stride) {
+  constexpr int T = score_tokens(R);
+  for (int first = 0; first < kScoreStep; first += T) {
+    Wide acc[R][T];
+    for (int r = 0; r < R; ++r) {
+      for (int t = 0; t < T; ++t) acc[r][t] = Wide::splat(0.0f);
+    }
+    int32_t d = 0;
+    for (; d + kWideLanes <= dim; d += kWideLanes) {
+      Wide key[T];
+      for (int t = 0; t < T; ++t) key[t] = keys.load16(first + t, d);
+      for (int r = 0; r < R; ++r) {
+        const Wide q = Wide::load(queries + r * query_stride + d);
+        for (int t = 0; t < T; ++t) acc[r][t] = fma(q, key[t], acc[r][t]);
+      }
+    }
+    if (d < dim) {
+      const F8 zero = F8::splat(0.0f);
+      for (int r = 0; r < R; ++r) {
+        const Wide q = Wide::of_halves(F8::load(queries + r * query_stride + d), zero);
+        for (int t = 0; t < T; ++t) {
+          acc[r][t] = fma(q, Wide::of_halves(keys.load8(first + t, d), zero), acc[r][t]);
+        }
+      }
+    }
+    store_sums<R, T>(acc, out + first, out_stride);
+  }
+}
+
+// out[r][t] = queries[r] . keys[t] for `rows` of at most kRowBlock and kScoreStep tokens.
+template <class Keys>
+static inline void score(int32_t rows, const float* queries, int64_t query_stride, const Keys& keys,
+                         int32_t dim, float* out, int64_t out_stride) {
+  switch (rows) {
+    case 1:
+      return score_step<1>(queries, query_stride, keys, dim, out, out_stride);
+    case 2:
+      return score_step<2>(queries, query_stride, keys, dim, out, out_stride);
+    case 3:
+      return score_step<3>(queries, query_stride, keys, dim, out, out_stride);
+    default:
+      return score_step<4>(queries, query_stride, keys, dim, out, out_stride);
+  }
+}
+
+// ---- softmax ------------------------------------------------------------------------------------
+
+// Turns scores[begin, end) into weights and gives their largest and their sum. Lanes stand at
+// absolute places, so the order of the sum does not depend on how the scores came about.
+// `scores` has room for whole Wides; what stands beside the range in its first and last is lost.
+static inline void softmax(float* scores, int32_t begin, int32_t end, float softcap, float* row_max,
+                           float* row_sum) {
+  const int32_t first = begin / kWideLanes * kWideLanes;
+  const int32_t last = (end + kWideLanes - 1) / kWideLanes * kWideLanes;
+  if (softcap > 0.0f) {
+    const Wide cap = Wide::splat(softcap * kLog2E);
+    for (int32_t j = first; j < last; j += kWideLanes) {
+      store(scores + j, mul(cap, tanh(Wide::load(scores + j))));
+    }
+  }
+  for (int32_t j = first; j < begin; ++j) scores[j] = -kInfinity;
+  for (int32_t j = end; j < last; ++j) scores[j] = -kInfinity;
+  Wide top = Wide::splat(-kInfinity);
+  for (int32_t j = first; j < last; j += kWideLanes) top = max(Wide::load(scores + j), top);
+  float lanes[kWideLanes];
+  store(lanes, top);
+  float largest = lanes[0];
+  for (int i = 1; i < kWideLanes; ++i) largest = lanes[i] > largest ? lanes[i] : largest;
+  const Wide shift = Wide::splat(largest), limit = Wide::splat(-126.0f);
+  Wide total = Wide::splat(0.0f);
+  for (int32_t j = first; j < last; j += kWideLanes) {
+    const Wide x = sub(Wide::load(scores + j), shift);
+    const Wide weight = zero_below(x, limit, exp2_nonpositive(x));
+    store(scores + j, weight);
+    total = add(total, weight);
+  }
+  *row_max = largest;
+  *row_sum = sum(total);
+}
+
+// ---- weighted values ----------------------------------------------------------------------------
+
+#if defined(PAMX_SIMD_AVX512)
+constexpr int kValueWides = 4;
+#else
+constexpr int kValueWides = 1;
+#endif
+
+template <int R, int C, class Values>
+static inline int32_t accumulate_columns(const float* weights, int64_t weight_stride,
+                                         const Values& values, int32_t begin, int32_t end,
+                                         int32_t d, int32_t dim, float* out, int64_t out_stride) {
+  for (; d + C * kWideLanes <= dim; d += C * kWideLanes) {
+    Wide acc[R][C];
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < C; ++c) acc[r][c] = Wide::load(out + r * out_stride + d + c * kWideLanes);
+    }
+    for (int32_t t = begin; t < end; ++t) {
+      Wide value[C];
+      for (int c = 0; c < C; ++c) value[c] = values.load16(t, d + c * kWideLanes);
+      for (int r = 0; r < R; ++r) {
+        const Wide w = Wide::splat(weights[r * weight_stride + t]);
+        for (int c = 0; c < C; ++c) acc[r][c] = fma(w, value[c], acc[r][c]);
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      for (int c = 0; c < C; ++c) store(out + r * out_stride + d + c * kWideLanes, acc[r][c]);
+    }
+  }
+  return d;
+}
+
+template <int R, class Values>
+static inline void accumulate_rows(const float* weights, int64_t weight_stride,
+                                   const Values& values, int32_t begin, int32_t end, int32_t dim,
+                                   float* out, int64_t out_stride) {
+  int32_t d = 0;
+  if constexpr (kValueWides > 1) {
+    d = accumulate_columns<R, kValueWides>(weights, weight_stride, values, begin, end, d, dim, out,
+                                           out_stride);
+  }
+  d = accumulate_columns<R, 1>(weights, weight_stride, values, begin, end, d, dim, out, out_stride);
+  if (d == dim) return;
+  for (int r = 0; r < R; ++r) {
+    F8 acc = F8::load(out + r * out_stride + d);
+    for (int32_t t = begin; t < end; ++t) {
+      acc = fma(F8::splat(weights[r * weight_stride + t]), values.load8(t, d), acc);
+    }
+    store(out + r * out_stride + d, acc);
+  }
+}
+
+// out[r] += the sum over tokens t in [begin, end), in order, of weights[r][t] * values[t].
+template <class Values>
+static inline void accumulate(int32_t rows, const float* weights, int64_t weight_stride,
+                              const Values& values, int32_t begin, int32_t end, int32_t dim,
+                              float* out, int64_t out_stride) {
+  switch (rows) {
+    case 1:
+      return accumulate_rows<1>(weights, weight_stride, values, begin, end, dim, out, out_stride);
+    case 2:
+      return accumulate_rows<2>(weights, weight_stride, values, begin, end, dim, out, out_stride);
+    case 3:
+      return accumulate_rows<3>(weights, weight_stride, values, begin, end, dim, out, out_stride);
+    default:
+      return accumulate_rows<4>(weights, weight_stride, values, begin, end, dim, out, out_stride);
+  }
+}
+
+// ---- rows, partials, folding --------------------------------------------------------------------
+
+// A row's state: what it has seen so far, or what one partition gives it.
+struct Partials {
+  float* out;  // [rows, v_dim], not yet divided by the sum
+  float* max;  // [rows], units of log2
+  float* sum;  // [rows]
+};
+
+static inline Partials partials_at(float* memory, int64_t rows, int32_t v_dim) {
+  return {memory, memory + rows * v_dim, memory + rows * (v_dim + 1)};
+}
+
+static inline void set_zero(float* p, int64_t count) {
+  __builtin_memset(p, 0, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+// The one place where a partition joins the row it belongs to.
+static inline void fold(const Partials& state, int64_t to, const Partials& part, int64_t from,
+                        int32_t v_dim) {
+  const float part_max = part.max[from], part_sum = part.sum[from];
+  if (part_sum == 0.0f) return;  // the row sees nothing of this partition
+  const float old_max = state.max[to];
+  const float top = part_max > old_max ? part_max : old_max;
+  // A row that has seen nothing has maximum -inf and sum 0: exp2 of the clamped difference is
+  // harmless, for it multiplies zeros.
+  float lanes[8];
+  store(lanes, exp2_nonpositive(F8::splat(old_max - top)));
+  const float keep = lanes[0];
+  store(lanes, exp2_nonpositive(F8::splat(part_max - top)));
+  const float join = lanes[0];
+  state.max[to] = top;
+  state.sum[to] = state.sum[to] * keep + part_sum * join;
+  float* out = state.out + to * v_dim;
+  const float* in = part.out + from * v_dim;
+  const F8 k = F8::splat(keep), j = F8::splat(join);
+  for (int32_t d = 0; d < v_dim; d += 8) {
+    store(out + d, fma(F8::load(in + d), j, mul(F8::load(out + d), k)));
+  }
+}
+
+// A sink is a score that was seen before all others and carries no value.
+static inline void begin_row(const PagedAttention& a, const Partials& state, int64_t row,
+                             int32_t head) {
+  state.max[row] = a.sinks ? a.sinks[head] * kLog2E : -kInfinity;
+  state.sum[row] = a.sinks ? 1.0f : 0.0f;
+  set_zero(state.out + row * a.v_dim, a.v_dim);
+}
+
+template <class Row>
+static inline void end_row_as(const PagedAttention& a, const float* in, float factor, int32_t token,
+                              int32_t head) {
+  auto* out = static_cast<typename Row::Element*>(a.out.data) + token * a.out.token_stride +
+              head * a.out.head_stride;
+  const F8 f = F8::splat(factor);
+  for (int32_t d = 0; d < a.v_dim; d += 8) Row::store8(out + d, mul(F8::load(in + d), f));
+}
+
+// Writes a row's output; `token` counts over the whole call.
+static inline void end_row(const PagedAttention& a, const Partials& state, int64_t row,
+                           int32_t token, int32_t head) {
+  const float total = state.sum[row];
+  const float factor = total == 0.0f ? 0.0f : 1.0f / total;
+  const float* in = state.out + row * a.v_dim;
+  if (a.dtype == Dtype::float32) return end_row_as<Float32>(a, in, factor, token, head);
+  if (a.dtype == Dtype::float16) return end_row_as<Float16>(a, in, factor, token, head);
+  end_row_as<BFloat16>(a, in, factor, token, head);
+}
+
+template <class Row>
+static inline void load_query_as(const PagedAttention& a, int32_t token, int32_t head, float scale,
+                                 float* out) {
+  const auto* in = static_cast<const typename Row::Element*>(a.queries.data) +
+                   token * a.queries.token_stride + head * a.queries.head_stride;
+  if (a.queries.dim_stride == 1) {
+    const F8 s = F8::splat(scale);
+    for (int32_t d = 0; d < a.k_dim; d += 8) store(out + d, mul(Row::load8(in + d), s));
+  } else {
+    for (int32_t d = 0; d < a.k_dim; ++d)
+      out[d] = Row::load1(in + d * a.queries.dim_stride) * scale;
+  }
+}
+
+static inline void load_query(const PagedAttention& a, int32_t token, int32_t head, float* out) {
+  // With a soft-cap the tanh needs the plain score; without, log2(e) joins the scale.
+  const float scale = a.softcap > 0.0f ? a.scale / a.softcap : a.scale * kLog2E;
+  if (a.dtype == Dtype::float32) return load_query_as<Float32>(a, token, head, scale, out);
+  if (a.dtype == Dtype::float16) return load_query_as<Float16>(a, token, head, scale, out);
+  load_query_as<BFloat16>(a, token, head, scale, out);
+}
+
+// ---- an item of work ----------------------------------------------------------------------------
+
+// What the two walks share: an item's query tokens, and what each sees of a partition.
+struct View {
+  const PagedAttention& call;
+  const AttentionItem& item;
+  int32_t partition;       // tokens
+  int32_t group;           // query heads of a KV head
+  int32_t tokens;          // query tokens
+  int32_t rows;            // tokens * group: row t * group + g of each KV head
+  int32_t first_token;     // of the call
+  int32_t first_position;  // of the first query token
+  const int32_t* table;
+
+  View(const AttentionWork& work, const AttentionItem& i)
+      : call(*work.call), item(i), partition(work.partition) {
+    const int32_t start = call.query_starts[item.sequence];
+    group = call.heads / call.kv_heads;
+    tokens = item.end - item.begin;
+    rows = tokens * group;
+    first_token = start + item.begin;
+    first_position = call.context_lens[item.sequence] -
+                     (call.query_starts[item.sequence + 1] - start) + item.begin;
+    table = call.block_tables + int64_t{item.sequence} * call.max_blocks;
+  }
+  // [begin, end) of the partition that starts at `start`, seen by query token t; may be empty.
+  int32_t begin(int32_t t, int32_t start) const {
+    if (call.window == 0) return 0;
+    const int64_t low = int64_t{first_position} + t - call.window + 1 - start;
+    return low <= 0 ? 0 : static_cast<int32_t>(low < partition ? low : partition);
+  }
+  int32_t end(int32_t t, int32_t start) const {
+    const int32_t high = first_position + t + 1 - start;
+    return high <= 0 ? 0 : high < partition ? high : partition;
+  }
+  int64_t slot(int32_t position) const {
+    return int64_t{table[position / call.block_size]} * call.block_size +
+           position % call.block_size;
   }
 };
 
-// ---- writing new rows -------------------------------------------------------------------------
+// accumulate() for a block of rows that may differ in what they see: `row` counts within one KV
+// head, tokens [begin, end) count from the partition's start, where `values` stands.
+template <class Values>
+static inline void accumulate_seen(const View& view, int32_t start, int32_t row, int32_t rows,
+                                   const float* weights, const Values& values, int32_t begin,
+                                   int32_t end, float* out) {
+  const int64_t stride = view.partition;
+  const int32_t dim = view.call.v_dim;
+  int32_t low[kRowBlock], high[kRowBlock];
+  int32_t common_begin = begin, common_end = end;
+  for (int32_t r = 0; r < rows; ++r) {
+    const int32_t t = (row + r) / view.group;
+    const int32_t b = view.begin(t, start), e = view.end(t, start);
+    low[r] = b > begin ? b : begin;
+    high[r] = e < end ? e : end;
+    common_begin = low[r] > common_begin ? low[r] : common_begin;
+    common_end = high[r] < common_end ? high[r] : common_end;
+  }
+  if (common_begin >= common_end) {
+    for (int32_t r = 0; r < rows; ++r) {
+      if (low[r] >= high[r]) continue;
+      accumulate(1, weights + r * stride, stride, values, low[r], high[r], dim,
+                 out + int64_t{r} * dim, dim);
+    }
+    return;
+  }
+  for (int32_t r = 0; r < rows; ++r) {
+    if (low[r] < common_begin) {
+      accumulate(1, weights + r * stride, stride, values, low[r], common_begin, dim,
+                 out + int64_t{r} * dim, dim);
+    }
+  }
+  accumulate(rows, weights, stride, values, common_begin, common_end, dim, out, dim);
+  for (int32_t r = 0; r < rows; ++r) {
+    if (common_end < high[r]) {
+      accumulate(1, weights + r * stride, stride, values, common_end, high[r], dim,
+                 out + int64_t{r} * dim, dim);
+    }
+  }
+}
 
-template <typename Element>
-static void write_pool(const PagedAttention& a, const Rows& rows, int32_t dim, void* pool) {
-  auto* out = static_cast<Element*>(pool);
-  const auto* in = static_cast<const Element*>(rows.data);
-  for (int32_t s = 0; s < a.num_sequences; ++s) {
-    const int32_t queries = a.query_starts[s + 1] - a.query_starts[s];
-    const int32_t* table = a.block_tables + int64_t{s} * a.max_blocks;
-    for (int32_t i = 0; i < queries; ++i) {
-      const int32_t position = a.context_lens[s] - queries + i;
-      const int64_t slot =
-          int64_t{table[position / a.block_size]} * a.block_size + position % a.block_size;
-      for (int32_t h = 0; h < a.kv_heads; ++h) {
-        Element* to = out + (slot * a.kv_heads + h) * dim;
-        const Element* from =
-            in + (a.query_starts[s] + i) * rows.token_stride + h * rows.head_stride;
+// Tokens of a page that are taken for all KV heads before the next ones.
+constexpr int32_t kWalkStep = 8;
+
+// Few rows: keys and values go from the pages into registers, all of the item's KV heads for
+// each step of tokens, so that memory is read in its order; the next step is asked for meanwhile.
+template <class Format>
+struct FewRows {
+  using Pool = PoolRows<Format>;
+  const View& view;
+  float* queries;
+  float* scores;
+  int32_t query_stride, heads;
+
+  Pool rows_at(const void* pool, int32_t dim, int32_t position, int32_t head) const {
+    const auto& a = view.call;
+    return Pool::at(pool, view.slot(position), a.kv_heads, view.item.first_head + head, dim);
+  }
+
+  // Calls body(position, head) for the tokens' steps and heads, and asks for what comes next:
+  // the pool's own next step, or in the end the step that `then` begins with.
+  template <class Body>
+  void walk(const void* pool, int32_t dim, int32_t first, int32_t last, const void* then,
+            int32_t then_dim, int32_t then_position, const Body& body) const {
+    for (int32_t at = first / kWalkStep * kWalkStep; at < last; at += kWalkStep) {
+      const bool more = at + kWalkStep < last;
+      for (int32_t h = 0; h < heads; ++h) {
+        if (more) {
+          rows_at(pool, dim, at + kWalkStep, h).prefetch(kWalkStep, dim);
+        } else if (then) {
+          rows_at(then, then_dim, then_position, h).prefetch(kWalkStep, then_dim);
+        }
+        body(at, h);
+      }
+    }
+  }
+
+  void partition(int32_t start, int32_t first, int32_t last, bool is_last, const Partials& part) {
+    const auto& a = view.call;
+    const int32_t rows = view.rows;
+    const auto step_of = [](int32_t position) { return position / kWalkStep * kWalkStep; };
+    walk(a.key_pool, a.k_dim, first, last, a.value_pool, a.v_dim, step_of(first),
+         [&](int32_t at, int32_t h) {
+           const Pool keys = rows_at(a.key_pool, a.k_dim, at, h);
+           for (int32_t t = 0; t < kWalkStep; t += kScoreStep) {
+             if (at + t >= last) break;
+             for (int32_t r = 0; r < rows; r += kRowBlock) {
+               const int64_t row = int64_t{h} * rows + r;
+               score(rows - r < kRowBlock ? rows - r : kRowBlock, queries + row * query_stride,
+                     query_stride, keys.from(t), a.k_dim,
+                     scores + row * view.partition + (at + t - start), view.partition);
+             }
+           }
+         });
+    for (int32_t h = 0; h < heads; ++h) {
+      for (int32_t r = 0; r < rows; ++r) {
+        const int64_t row = int64_t{h} * rows + r;
+        const int32_t begin = view.begin(r / view.group, start);
+        const int32_t end = view.end(r / view.group, start);
+        part.max[row] = -kInfinity;
+        part.sum[row] = 0.0f;
+        if (begin < end) {
+          softmax(scores + row * view.partition, begin, end, a.softcap, &part.max[row],
+                  &part.sum[row]);
+        }
+      }
+    }
+    set_zero(part.out, int64_t{heads} * rows * a.v_dim);
+    walk(a.value_pool, a.v_dim, first, last, is_last ? nullptr : a.key_pool, a.k_dim, step_of(last),
+         [&](int32_t at, int32_t h) {
+           // Rows count tokens from the partition's start.
+           const Pool here = rows_at(a.value_pool, a.v_dim, at, h);
+           const Pool values{here.data - (at - start) * here.stride, here.stride};
+           const int32_t from = at > first ? at : first;
+           const int32_t to = at + kWalkStep < last ? at + kWalkStep : last;
+           for (int32_t r = 0; r < rows; r += kRowBlock) {
+             const int64_t row = int64_t{h} * rows + r;
+             accumulate_seen(view, start, r, rows - r < kRowBlock ? rows - r : kRowBlock,
+                             scores + row * view.partition, values, from - start, to - start,
+                             part.out + row * a.v_dim);
+           }
+         });
+  }
+};
+
+// Many rows of one KV head: a partition's keys, then its values, become floats once, and blocks
+// of rows go over blocks of tokens that fit L1.
+template <class Format>
+struct ManyRows {
+  using Pool = PoolRows<Format>;
+  const View& view;
+  float* queries;
+  float* scores;
+  float* buffer;  // [partition, the larger of the padded dims]
+  int32_t query_stride;
+
+  static constexpr int32_t kScoreTokens = 16;
+  static constexpr int32_t kValueTokens = 64;
+
+  FloatRows to_floats(const void* pool, int32_t dim, int32_t start, int32_t first, int32_t last) {
+    const int64_t stride = (dim + kWideLanes - 1) / kWideLanes * kWideLanes;
+    const auto& a = view.call;
+    for (int32_t at = first; at < last;) {
+      const int32_t page_end = (at / a.block_size + 1) * a.block_size;
+      const int32_t end = page_end < last ? page_end : last;
+      const Pool rows = Pool::at(pool, view.slot(at), a.kv_heads, view.item.first_head, dim);
+      if (end < last) {
+        Pool::at(pool, view.slot(end), a.kv_heads, view.item.first_head, dim)
+            .prefetch(last - end < a.block_size ? last - end : a.block_size, dim);
+      }
+      for (int32_t t = 0; at < end; ++at, ++t) {
+        float* out = buffer + (at - start) * stride;
+        int32_t d = 0;
+        for (; d + kWideLanes <= dim; d += kWideLanes) store(out + d, rows.load16(t, d));
+        if (d < dim) store(out + d, rows.load8(t, d));
+      }
+    }
+    return {buffer, stride};
+  }
+
+  void partition(int32_t start, int32_t first, int32_t last, const Partials& part) {
+    const auto& a = view.call;
+    const int32_t rows = view.rows;
+    const int32_t from = first / kScoreStep * kScoreStep;
+    const FloatRows keys = to_floats(a.key_pool, a.k_dim, start, from, last);
+    for (int32_t t = from - start; t < last - start; t += kScoreTokens) {
+      for (int32_t r = 0; r < rows; r += kRowBlock) {
+        const int32_t count = rows - r < kRowBlock ? rows - r : kRowBlock;
+        const int32_t begin = view.begin(r / view.group, start);
+        const int32_t end = view.end((r + count - 1) / view.group, start);
+        for (int32_t u = t; u < t + kScoreTokens && u < end; u += kScoreStep) {
+          if (u + kScoreStep <= begin) continue;
+          score(count, queries + int64_t{r} * query_stride, query_stride, keys.from(u), a.k_dim,
+                scores + int64_t{r} * view.partition + u, view.partition);
+        }
+      }
+    }
+    for (int32_t r = 0; r < rows; ++r) {
+      const int32_t begin = view.begin(r / view.group, start);
+      const int32_t end = view.end(r / view.group, start);
+      part.max[r] = -kInfinity;
+      part.sum[r] = 0.0f;
+      if (begin < end) {
+        softmax(scores + int64_t{r} * view.partition, begin, end, a.softcap, &part.max[r],
+                &part.sum[r]);
+      }
+    }
+    set_zero(part.out, int64_t{rows} * a.v_dim);
+    const FloatRows values = to_floats(a.value_pool, a.v_dim, start, first, last);
+    for (int32_t t = first - start; t < last - start; t += kValueTokens) {
+      const int32_t to = t + kValueTokens < last - start ? t + kValueTokens : last - start;
+      for (int32_t r = 0; r < rows; r += kRowBlock) {
+        accumulate_seen(view, start, r, rows - r < kRowBlock ? rows - r : kRowBlock,
+                        scores + int64_t{r} * view.partition, values, t, to,
+                        part.out + int64_t{r} * a.v_dim);
+      }
+    }
+  }
+};
+
+template <class Format>
+static void attend_as(const AttentionWork& work, const AttentionItem& item, float* scratch) {
+  const View view(work, item);
+  const auto& a = view.call;
+  const int32_t heads = item.last_head - item.first_head;
+  const int64_t rows = int64_t{heads} * view.rows;
+  const int32_t query_stride = (a.k_dim + kWideLanes - 1) / kWideLanes * kWideLanes;
+  float* queries = scratch;
+  float* scores = queries + rows * query_stride;
+  const Partials part = partials_at(scores + rows * view.partition, rows, a.v_dim);
+  const Partials state = partials_at(part.out + rows * (a.v_dim + 2), rows, a.v_dim);
+  float* buffer = state.out + rows * (a.v_dim + 2);
+  // Whole cache lines; the planner leaves room for it.
+  buffer += (64 - (reinterpret_cast<uintptr_t>(buffer) & 63)) / sizeof(float) % 16;
+
+  const auto head_of = [&](int64_t row) {
+    return (item.first_head + static_cast<int32_t>(row / view.rows)) * view.group +
+           static_cast<int32_t>(row % view.rows) % view.group;
+  };
+  const auto token_of = [&](int64_t row) {
+    return static_cast<int32_t>(row % view.rows) / view.group;
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    load_query(a, view.first_token + token_of(r), head_of(r), queries + r * query_stride);
+    if (item.partials < 0) begin_row(a, state, r, head_of(r));
+  }
+  const int32_t last_position = view.first_position + view.tokens - 1;
+  const int64_t low = a.window > 0 ? int64_t{view.first_position} - a.window + 1 : 0;
+  for (int32_t p = item.first_partition; p < item.last_partition; ++p) {
+    const int32_t start = p * view.partition;
+    const int32_t first = low > start ? static_cast<int32_t>(low) : start;
+    const int32_t last =
+        last_position + 1 < start + view.partition ? last_position + 1 : start + view.partition;
+    if (item.few_rows) {
+      FewRows<Format>{view, queries, scores, query_stride, heads}.partition(
+          start, first, last, p + 1 == item.last_partition, part);
+    } else {
+      ManyRows<Format>{view, queries, scores, buffer, query_stride}.partition(start, first, last,
+                                                                              part);
+    }
+    if (item.partials < 0) {
+      for (int64_t r = 0; r < rows; ++r) fold(state, r, part, r, a.v_dim);
+      continue;
+    }
+    const int64_t all_rows = int64_t{view.tokens} * a.heads;
+    const Partials kept =
+        partials_at(work.partials + item.partials +
+                        (p - item.tile_partition) * all_rows * (int64_t{a.v_dim} + 2),
+                    all_rows, a.v_dim);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t to = int64_t{token_of(r)} * a.heads + head_of(r);
+      kept.max[to] = part.max[r];
+      kept.sum[to] = part.sum[r];
+      __builtin_memcpy(kept.out + to * a.v_dim, part.out + r * a.v_dim,
+                       static_cast<std::size_t>(a.v_dim) * sizeof(float));
+    }
+  }
+  if (item.partials >= 0) return;
+  for (int64_t r = 0; r < rows; ++r) {
+    end_row(a, state, r, view.first_token + token_of(r), head_of(r));
+  }
+}
+
+static void attend(const AttentionWork& work, const AttentionItem& item, float* scratch) {
+  switch (work.call->pool_dtype) {
+    case Dtype::float32:
+      return attend_as<Float32>(work, item, scratch);
+    case Dtype::float16:
+      return attend_as<Float16>(work, item, scratch);
+    case Dtype::bfloat16:
+      return attend_as<BFloat16>(work, item, scratch);
+  }
+}
+
+// Folds what several items left of the same query rows, and writes their output.
+static void fold_partials(const AttentionWork& work, const AttentionFold& f, float* scratch) {
+  const auto& a = *work.call;
+  const int64_t rows = int64_t{f.end - f.begin} * a.heads;
+  const Partials state = partials_at(scratch, 1, a.v_dim);
+  for (int32_t t = 0; t < f.end - f.begin; ++t) {
+    for (int32_t head = f.first_head; head < f.last_head; ++head) {
+      begin_row(a, state, 0, head);
+      for (int32_t p = 0; p < f.partitions; ++p) {
+        const Partials part = partials_at(
+            work.partials + f.partials + p * rows * (int64_t{a.v_dim} + 2), rows, a.v_dim);
+        fold(state, 0, part, int64_t{t} * a.heads + head, a.v_dim);
+      }
+      end_row(a, state, 0, a.query_starts[f.sequence] + f.begin + t, head);
+    }
+  }
+}
+
+// ---- writing new rows ---------------------------------------------------------------------------
+
+template <class Row, class Pool>
+static void write_pool(const PagedAttention& a, const Rows& rows, int32_t dim, void* pool,
+                       int32_t sequence, int32_t begin, int32_t end) {
+  auto* out = static_cast<typename Pool::Element*>(pool);
+  const auto* in = static_cast<const typename Row::Element*>(rows.data);
+  const int32_t start = a.query_starts[sequence];
+  const int32_t queries = a.query_starts[sequence + 1] - start;
+  const int32_t* table = a.block_tables + int64_t{sequence} * a.max_blocks;
+  for (int32_t i = begin; i < end; ++i) {
+    const int32_t position = a.context_lens[sequence] - queries + i;
+    const int64_t slot =
+        int64_t{table[position / a.block_size]} * a.block_size + position % a.block_size;
+    for (int32_t h = 0; h < a.kv_heads; ++h) {
+      auto* to = out + (slot * a.kv_heads + h) * dim;
+      const auto* from = in + (start + i) * rows.token_stride + h * rows.head_stride;
+      if constexpr (__is_same(Row, Pool)) {  // bits are copied, NaN and all
         if (rows.dim_stride == 1) {
-          __builtin_memcpy(to, from, sizeof(Element) * static_cast<std::size_t>(dim));
+          __builtin_memcpy(to, from, sizeof(*to) * static_cast<std::size_t>(dim));
         } else {
           for (int32_t d = 0; d < dim; ++d) to[d] = from[d * rows.dim_stride];
         }
-      }
-    }
-  }
-}
-
-static void write_rows(const PagedAttention& a) {
-  if (!a.keys.data) return;
-  if (a.dtype == Dtype::float32) {
-    write_pool<uint32_t>(a, a.keys, a.k_dim, a.key_pool);
-    write_pool<uint32_t>(a, a.values, a.v_dim, a.value_pool);
-  } else {
-    write_pool<uint16_t>(a, a.keys, a.k_dim, a.key_pool);
-    write_pool<uint16_t>(a, a.values, a.v_dim, a.value_pool);
-  }
-}
-
-// ---- one tile ---------------------------------------------------------------------------------
-
-// scores[j] = query . keys[j] for j in [0, count); a key's sum runs over its lanes in one order
-// whether it is taken eight at a time or alone.
-static void dot_keys(const float* query, const float* keys, int64_t stride, int32_t dim,
-                     int32_t count, float* scores) {
-  int32_t j = 0;
-  for (; j + 8 <= count; j += 8) {
-    const float* k = keys + j * stride;
-    F8 acc[8];
-    for (auto& x : acc) x = splat(0.0f);
-    for (int32_t d = 0; d < dim; d += 8) {
-      const F8 q = load(query + d);
-      for (int i = 0; i < 8; ++i) acc[i] = fma(q, load(k + i * stride + d), acc[i]);
-    }
-    for (int i = 0; i < 8; ++i) scores[j + i] = sum(acc[i]);
-  }
-  for (; j < count; ++j) {
-    F8 acc = splat(0.0f);
-    for (int32_t d = 0; d < dim; d += 8) {
-      acc = fma(load(query + d), load(keys + j * stride + d), acc);
-    }
-    scores[j] = sum(acc);
-  }
-}
-
-// out[d] += sum of weights[j] * values[j][d], tokens in order.
-static void add_values(const float* weights, const float* values, int64_t stride, int32_t dim,
-                       int32_t count, float* out) {
-  int32_t d = 0;
-  for (; d + 32 <= dim; d += 32) {
-    F8 acc[4];
-    for (int i = 0; i < 4; ++i) acc[i] = load(out + d + 8 * i);
-    for (int32_t j = 0; j < count; ++j) {
-      const F8 w = splat(weights[j]);
-      for (int i = 0; i < 4; ++i) {
-        acc[i] = fma(w, load(values + j * stride + d + 8 * i), acc[i]);
-      }
-    }
-    for (int i = 0; i < 4; ++i) store(out + d + 8 * i, acc[i]);
-  }
-  for (; d < dim; d += 8) {
-    F8 acc = load(out + d);
-    for (int32_t j = 0; j < count; ++j) {
-      acc = fma(splat(weights[j]), load(values + j * stride + d), acc);
-    }
-    store(out + d, acc);
-  }
-}
-
-// Turns `count` scores into weights, and folds them into the row's running maximum and sum.
-// Returns what the row's output so far must be multiplied with.
-static float update_softmax(float* scores, int32_t count, float* row_max, float* row_sum) {
-  float page_max = scores[0];
-  for (int32_t j = 1; j < count; ++j) page_max = scores[j] > page_max ? scores[j] : page_max;
-  const float new_max = page_max > *row_max ? page_max : *row_max;
-  alignas(32) float lanes[8];
-  // A row that has seen nothing has maximum -inf and sum 0: exp2 of the clamped difference is
-  // harmless, for it multiplies zeros.
-  store(lanes, exp2_nonpositive(splat(*row_max - new_max)));
-  const float correction = lanes[0];
-  float total = 0.0f;
-  for (int32_t j = 0; j < count; j += 8) {
-    const int32_t n = count - j < 8 ? count - j : 8;
-    for (int32_t i = 0; i < 8; ++i) lanes[i] = i < n ? scores[j + i] - new_max : -126.0f;
-    store(lanes, exp2_nonpositive(load(lanes)));
-    for (int32_t i = 0; i < n; ++i) {
-      scores[j + i] = lanes[i];
-      total += lanes[i];
-    }
-  }
-  *row_sum = *row_sum * correction + total;
-  *row_max = new_max;
-  return correction;
-}
-
-template <typename T>
-static const float* page_as_float(const void* pool, int64_t row, int32_t kv_heads, int32_t dim,
-                                  int32_t first, int32_t last, float* buffer, int64_t* stride) {
-  const auto* page = static_cast<const typename T::Element*>(pool) + row * dim;
-  const int64_t token_stride = int64_t{kv_heads} * dim;
-  if constexpr (sizeof(typename T::Element) == 4) {
-    (void)first, (void)last, (void)buffer;
-    *stride = token_stride;
-    return page;
-  } else {
-    for (int32_t t = first; t < last; ++t) {
-      for (int32_t d = 0; d < dim; d += 8) {
-        store(buffer + int64_t{t} * dim + d, T::load8(page + t * token_stride + d));
-      }
-    }
-    *stride = dim;
-    return buffer;
-  }
-}
-
-template <typename T>
-static void attend(const PagedAttention& a, const Tile& tile, float* scratch) {
-  using Element = typename T::Element;
-  const int32_t group = a.heads / a.kv_heads;
-  const int32_t tokens = tile.end - tile.begin;
-  const int32_t rows = tokens * group;
-  const int32_t first_token = a.query_starts[tile.sequence];
-  const int32_t first_position = a.context_lens[tile.sequence] -
-                                 (a.query_starts[tile.sequence + 1] - first_token) + tile.begin;
-  const int32_t* table = a.block_tables + int64_t{tile.sequence} * a.max_blocks;
-
-  float* query = scratch;                         // [rows, k_dim], scaled
-  float* acc = query + int64_t{rows} * a.k_dim;   // [rows, v_dim]
-  float* scores = acc + int64_t{rows} * a.v_dim;  // [rows, block_size]
-  float* row_max = scores + int64_t{rows} * a.block_size;
-  float* row_sum = row_max + rows;
-  float* page = row_sum + rows;  // [block_size, k_dim or v_dim]
-
-  // With a soft-cap the tanh needs the plain score; without, log2(e) joins the scale.
-  const float scale = a.softcap > 0.0f ? a.scale / a.softcap : a.scale * kLog2E;
-  for (int32_t r = 0; r < rows; ++r) {
-    const int32_t head = tile.kv_head * group + r % group;
-    const auto* in = static_cast<const Element*>(a.queries.data) +
-                     (first_token + tile.begin + r / group) * a.queries.token_stride +
-                     head * a.queries.head_stride;
-    for (int32_t d = 0; d < a.k_dim; ++d) {
-      query[int64_t{r} * a.k_dim + d] = T::load1(in + d * a.queries.dim_stride) * scale;
-    }
-    for (int32_t d = 0; d < a.v_dim; ++d) acc[int64_t{r} * a.v_dim + d] = 0.0f;
-    // A sink is a score that was seen before all others and carries no value.
-    row_max[r] = a.sinks ? a.sinks[head] * kLog2E : -__builtin_inff();
-    row_sum[r] = a.sinks ? 1.0f : 0.0f;
-  }
-
-  const int32_t last_position = first_position + tokens - 1;
-  const int32_t start =
-      a.window > 0 && first_position >= a.window ? first_position - a.window + 1 : 0;
-  for (int32_t b = start / a.block_size; b <= last_position / a.block_size; ++b) {
-    const int32_t page_start = b * a.block_size;
-    const int32_t used_end = last_position + 1 - page_start < a.block_size
-                                 ? last_position + 1 - page_start
-                                 : a.block_size;
-    const int32_t used_begin = start > page_start ? start - page_start : 0;
-    const int64_t pool_row = (int64_t{table[b]} * a.block_size) * a.kv_heads + tile.kv_head;
-
-    // The part [begin, end) of this page that a row may see.
-    const auto visible = [&](int32_t r, int32_t* begin, int32_t* end) {
-      const int32_t position = first_position + r / group;
-      const int64_t low = a.window > 0 ? int64_t{position} - a.window + 1 - page_start : 0;
-      const int32_t high = position + 1 - page_start;
-      *begin = low > 0 ? static_cast<int32_t>(low < a.block_size ? low : a.block_size) : 0;
-      *end = high < a.block_size ? high : a.block_size;
-      return *begin < *end;
-    };
-
-    int64_t stride;
-    const float* keys = page_as_float<T>(a.key_pool, pool_row, a.kv_heads, a.k_dim, used_begin,
-                                         used_end, page, &stride);
-    for (int32_t r = 0; r < rows; ++r) {
-      int32_t begin, end;
-      if (!visible(r, &begin, &end)) continue;
-      float* s = scores + int64_t{r} * a.block_size;
-      dot_keys(query + int64_t{r} * a.k_dim, keys + begin * stride, stride, a.k_dim, end - begin,
-               s);
-      if (a.softcap > 0.0f) {
-        for (int32_t j = 0; j < end - begin; ++j) {
-          s[j] = a.softcap * kLog2E * __builtin_tanhf(s[j]);
+      } else if (rows.dim_stride == 1) {
+        for (int32_t d = 0; d < dim; d += 8) Pool::store8(to + d, Row::load8(from + d));
+      } else {
+        for (int32_t d = 0; d < dim; ++d) {
+          Pool::store1(to + d, Row::load1(from + d * rows.dim_stride));
         }
       }
-      const float correction = update_softmax(s, end - begin, &row_max[r], &row_sum[r]);
-      if (correction != 1.0f) {
-        const F8 c = splat(correction);
-        float* o = acc + int64_t{r} * a.v_dim;
-        for (int32_t d = 0; d < a.v_dim; d += 8) store(o + d, mul(load(o + d), c));
-      }
-    }
-    const float* values = page_as_float<T>(a.value_pool, pool_row, a.kv_heads, a.v_dim, used_begin,
-                                           used_end, page, &stride);
-    for (int32_t r = 0; r < rows; ++r) {
-      int32_t begin, end;
-      if (!visible(r, &begin, &end)) continue;
-      add_values(scores + int64_t{r} * a.block_size, values + begin * stride, stride, a.v_dim,
-                 end - begin, acc + int64_t{r} * a.v_dim);
-    }
-  }
-
-  for (int32_t r = 0; r < rows; ++r) {
-    auto* out = static_cast<Element*>(a.out.data) +
-                (first_token + tile.begin + r / group) * a.out.token_stride +
-                (tile.kv_head * group + r % group) * a.out.head_stride;
-    const float inverse = row_sum[r] > 0.0f ? 1.0f / row_sum[r] : 0.0f;
-    for (int32_t d = 0; d < a.v_dim; ++d) {
-      T::store1(out + d, acc[int64_t{r} * a.v_dim + d] * inverse);
     }
   }
 }
 
-static void attend_tile(const PagedAttention& a, const Tile& tile, float* scratch) {
-  switch (a.dtype) {
-    case Dtype::float32:
-      return attend<Float32>(a, tile, scratch);
-    case Dtype::float16:
-      return attend<Float16>(a, tile, scratch);
-    case Dtype::bfloat16:
-      return attend<BFloat16>(a, tile, scratch);
+template <class Row, class Pool>
+static void write_both(const PagedAttention& a, int32_t sequence, int32_t begin, int32_t end) {
+  write_pool<Row, Pool>(a, a.keys, a.k_dim, a.key_pool, sequence, begin, end);
+  write_pool<Row, Pool>(a, a.values, a.v_dim, a.value_pool, sequence, begin, end);
+}
+
+static void write_rows(const PagedAttention& a, int32_t sequence, int32_t begin, int32_t end) {
+  if (a.dtype == a.pool_dtype) {
+    if (a.dtype == Dtype::float32) return write_both<Float32, Float32>(a, sequence, begin, end);
+    return write_both<Float16, Float16>(a, sequence, begin, end);  // either format: bits
   }
+  if (a.pool_dtype == Dtype::float16) return write_both<Float32, Float16>(a, sequence, begin, end);
+  write_both<Float32, BFloat16>(a, sequence, begin, end);
 }

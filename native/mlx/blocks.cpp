@@ -1,0 +1,152 @@
+// The fused blocks as MLX primitives.
+#include "cpu/block/attention_block.hpp"
+#include "cpu/block/mlp_block.hpp"
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/bridge.hpp"
+#include "mlx/pool.hpp"
+#include "mlx/rows.hpp"
+
+namespace pamx {
+
+namespace mx = mlx::core;
+
+namespace {
+
+class AttentionBlock : public PoolPrimitive {
+ public:
+  AttentionBlock(mx::Stream stream, std::shared_ptr<const cpu::AttentionBlock> block,
+                 std::shared_ptr<const Batch> batch, int32_t window)
+      : PoolPrimitive(stream),
+        block_(std::move(block)),
+        batch_(std::move(batch)),
+        window_(window) {}
+
+  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    for (size_t i = 1; i < 3; ++i) hand_on(in[i], out[i]);
+    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
+    cpu::AttentionBlockCall call;
+    call.block = block_.get();
+    call.batch = batch_.get();
+    call.window = window_;
+    call.x = row_view(in[0]);
+    call.out = out[0].data<char>();
+    call.pool_dtype = cpu_dtype(out[1].dtype());
+    call.key_pool = out[1].data<char>();
+    call.value_pool = out[2].data<char>();
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    for (const auto& a : in) encoder.set_input_array(a);
+    for (auto& a : out) encoder.set_output_array(a);
+    encoder.dispatch([call, block = block_, batch = batch_] { cpu::run(call); });
+  }
+
+  const char* name() const override { return "PamxAttentionBlock"; }
+
+ private:
+  std::shared_ptr<const cpu::AttentionBlock> block_;
+  std::shared_ptr<const Batch> batch_;
+  int32_t window_;
+};
+
+class MlpBlock : public mx::UnaryPrimitive {
+ public:
+  MlpBlock(mx::Stream stream, std::shared_ptr<const cpu::MlpBlock> block)
+      : UnaryPrimitive(stream), block_(std::move(block)) {}
+
+  void eval_cpu(const std::vector<mx::array>& in, mx::array& out) override {
+    out.set_data(mx::allocator::malloc(out.nbytes()));
+    if (out.size() == 0) return;
+    cpu::MlpBlockCall call;
+    call.block = block_.get();
+    call.x = row_view(in[0]);
+    call.out = out.data<char>();
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    encoder.set_input_array(in[0]);
+    encoder.set_output_array(out);
+    encoder.dispatch([call, block = block_] { cpu::run(call); });
+  }
+
+  void eval_gpu(const std::vector<mx::array>&, mx::array&) override {
+    throw std::runtime_error("pamx's native library has no GPU kernels in this build");
+  }
+
+  const char* name() const override { return "PamxMlpBlock"; }
+
+ private:
+  std::shared_ptr<const cpu::MlpBlock> block_;
+};
+
+void check_block_pool(const mx::array& pool, const char* name, const Batch& batch, int32_t kv_heads,
+                      int32_t dim) {
+  check_pool(pool, name);
+  const mx::Shape want{batch.num_blocks, batch.block_size, kv_heads, dim};
+  require(pool.shape() == want, std::string(name) + " has shape " + shape_string(pool.shape()) +
+                                    " instead of " + shape_string(want));
+  require(served_dtype(pool.dtype()), std::string(name) + " is " + dtype_string(pool.dtype()) +
+                                          "; float32, float16 and bfloat16 are served");
+}
+
+std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::AttentionBlock>& block,
+                                       const std::shared_ptr<const Batch>& batch, int32_t window,
+                                       const mx::array& x, const mx::array& key_pool,
+                                       const mx::array& value_pool) {
+  check_rows_of(x, "x");
+  const int32_t tokens = batch->num_tokens(), width = block->width();
+  require(x.shape() == mx::Shape{1, tokens, width} || x.shape() == mx::Shape{tokens, 1, width},
+          "x has shape " + shape_string(x.shape()) + " instead of " +
+              shape_string({1, tokens, width}) + " or " + shape_string({tokens, 1, width}));
+  require(window >= 0, "window must be at least 0");
+  check_block_pool(key_pool, "key_pool", *batch, block->kv_heads, block->head_dim);
+  check_block_pool(value_pool, "value_pool", *batch, block->kv_heads, block->v_dim);
+  require(key_pool.dtype() == value_pool.dtype(), "the pools are " +
+                                                      dtype_string(key_pool.dtype()) + " and " +
+                                                      dtype_string(value_pool.dtype()));
+  return mx::array::make_arrays(
+      {x.shape(), key_pool.shape(), value_pool.shape()},
+      {x.dtype(), key_pool.dtype(), value_pool.dtype()},
+      std::make_shared<AttentionBlock>(cpu_stream(), block, batch, window),
+      {x, key_pool, value_pool});
+}
+
+mx::array mlp_block(const std::shared_ptr<const cpu::MlpBlock>& block, const mx::array& x) {
+  check_rows_of(x, "x");
+  require(x.shape(-1) == block->inputs(), "x's rows have " + std::to_string(x.shape(-1)) +
+                                              " elements instead of " +
+                                              std::to_string(block->inputs()));
+  mx::Shape shape = x.shape();
+  shape.back() = block->outputs();
+  return mx::array(shape, x.dtype(), std::make_shared<MlpBlock>(cpu_stream(), block), {x});
+}
+
+}  // namespace
+
+}  // namespace pamx
+
+extern "C" int pamx_attention_block_apply(const pamx_attention_block* block,
+                                          const pamx_batch* batch, int32_t window, pamx_object x,
+                                          pamx_object key_pool, pamx_object value_pool,
+                                          pamx_object out, pamx_object key_pool_out,
+                                          pamx_object value_pool_out) {
+  return pamx::guarded([&] {
+    using pamx::array_of;
+    pamx::require(block && batch, "block and batch must not be null");
+    auto& out_array = array_of(out, "out");
+    auto& key_pool_array = array_of(key_pool_out, "key_pool_out");
+    auto& value_pool_array = array_of(value_pool_out, "value_pool_out");
+    auto results =
+        pamx::attention_block(block->block, batch->batch, window, array_of(x, "x"),
+                              array_of(key_pool, "key_pool"), array_of(value_pool, "value_pool"));
+    out_array = std::move(results[0]);
+    key_pool_array = std::move(results[1]);
+    value_pool_array = std::move(results[2]);
+  });
+}
+
+extern "C" int pamx_mlp_block_apply(const pamx_mlp_block* block, pamx_object x, pamx_object out) {
+  return pamx::guarded([&] {
+    using pamx::array_of;
+    pamx::require(block != nullptr, "the block is null");
+    auto& result = array_of(out, "out");
+    result = pamx::mlp_block(block->block, array_of(x, "x"));
+  });
+}

@@ -1,0 +1,274 @@
+// Matrices for C, and linear layers and embeddings as MLX primitives.
+#include "cpu/linear/linear.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/status.hpp"
+#include "mlx/allocator.h"
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/bridge.hpp"
+#include "mlx/ops.h"
+#include "mlx/pool.hpp"
+
+namespace pamx {
+
+namespace mx = mlx::core;
+
+namespace {
+
+using MatrixRef = std::shared_ptr<const cpu::Matrix>;
+
+cpu::Dtype cpu_dtype(int32_t dtype, const char* name) {
+  require(dtype >= PAMX_FLOAT32 && dtype <= PAMX_BFLOAT16,
+          std::string(name) + " is " + std::to_string(dtype) + ", which is no pamx_dtype");
+  return static_cast<cpu::Dtype>(dtype);
+}
+
+cpu::MatrixFormat format_of(const pamx_matrix_format* f) {
+  require(f != nullptr, "the matrix format is null");
+  const cpu::MatrixFormat format{f->outputs, f->inputs, f->bits, f->group_size,
+                                 cpu_dtype(f->scale_type, "scale_type")};
+  cpu::check(format);
+  return format;
+}
+
+MatrixRef create(const pamx_matrix_format* description, const pamx_memory* memory, int64_t offset,
+                 const float* bias, bool wide) {
+  const cpu::MatrixFormat format = format_of(description);
+  require(memory != nullptr, "the memory is null");
+  const int64_t room = memory->memory->bytes();
+  require(offset >= 0 && offset % 64 == 0 && offset <= room && format.bytes() <= room - offset,
+          "a matrix of " + std::to_string(format.bytes()) + " bytes at offset " +
+              std::to_string(offset) + " does not fit memory of " + std::to_string(room) +
+              " bytes on a line of 64");
+  struct Owned {
+    std::shared_ptr<cpu::Memory> memory;
+    std::vector<float> bias;
+  };
+  auto owned = std::make_shared<Owned>(Owned{memory->memory, {}});
+  if (bias) owned->bias.assign(bias, bias + format.outputs);
+  auto matrix = std::make_shared<cpu::Matrix>();
+  matrix->format = format;
+  matrix->panels = memory->memory->data() + offset;
+  matrix->bias = bias ? owned->bias.data() : nullptr;
+  matrix->wide = wide;
+  matrix->memory = owned;
+  return matrix;
+}
+
+class CpuPrimitive : public mx::Primitive {
+ public:
+  using mx::Primitive::Primitive;
+  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
+    throw std::runtime_error("pamx's native library has no GPU kernels in this build");
+  }
+};
+
+mx::Dtype mlx_dtype(cpu::Dtype dtype) {
+  return dtype == cpu::Dtype::float32   ? mx::float32
+         : dtype == cpu::Dtype::float16 ? mx::float16
+                                        : mx::bfloat16;
+}
+
+cpu::Dtype cpu_dtype(mx::Dtype dtype) {
+  return dtype == mx::float32   ? cpu::Dtype::float32
+         : dtype == mx::float16 ? cpu::Dtype::float16
+                                : cpu::Dtype::bfloat16;
+}
+
+// 16-bit rows go through float32 buffers, so many at a time.
+constexpr int64_t kRowsAtOnce = 512;
+
+void multiply_rows(const cpu::Matrix& m, cpu::Compute compute, cpu::Dtype dtype, const char* x,
+                   int64_t rows, char* out) {
+  const int64_t inputs = m.format.inputs, outputs = m.format.outputs;
+  static thread_local std::vector<float> wide_x, wide_out;
+  for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
+    const int64_t count = std::min(kRowsAtOnce, rows - first);
+    const char* from = x + first * inputs * size_of(dtype);
+    char* to = out + first * outputs * size_of(dtype);
+    cpu::Product product;
+    product.matrix = &m;
+    product.out_stride = outputs;
+    if (dtype == cpu::Dtype::float32) {
+      product.out = reinterpret_cast<float*>(to);
+      cpu::multiply(reinterpret_cast<const float*>(from), inputs, static_cast<int32_t>(count),
+                    compute, &product, 1);
+      continue;
+    }
+    const auto grow = [](std::vector<float>& v, int64_t size) {
+      if (v.size() < static_cast<size_t>(size)) v.resize(static_cast<size_t>(size));
+    };
+    grow(wide_x, count * inputs);
+    grow(wide_out, count * outputs);
+    product.out = wide_out.data();
+    cpu::widen(dtype, from, wide_x.data(), count * inputs);
+    cpu::multiply(wide_x.data(), inputs, static_cast<int32_t>(count), compute, &product, 1);
+    cpu::narrow(dtype, wide_out.data(), to, count * outputs);
+  }
+}
+
+class Linear : public CpuPrimitive {
+ public:
+  Linear(mx::Stream stream, MatrixRef matrix, cpu::Compute compute)
+      : CpuPrimitive(stream), matrix_(std::move(matrix)), compute_(compute) {}
+
+  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    encoder.set_input_array(in[0]);
+    encoder.set_output_array(out[0]);
+    encoder.dispatch([x = in[0].data<char>(), to = out[0].data<char>(),
+                      rows = static_cast<int64_t>(in[0].size()) / matrix_->format.inputs,
+                      dtype = cpu_dtype(in[0].dtype()), matrix = matrix_,
+                      compute = compute_] { multiply_rows(*matrix, compute, dtype, x, rows, to); });
+  }
+
+  const char* name() const override { return "PamxLinear"; }
+
+ private:
+  MatrixRef matrix_;
+  cpu::Compute compute_;
+};
+
+void embed_rows(const cpu::Matrix& m, cpu::Dtype dtype, const int32_t* ids, int64_t count,
+                char* out) {
+  const int64_t inputs = m.format.inputs;
+  static thread_local std::vector<float> wide;
+  static thread_local std::vector<int32_t> kept;
+  for (int64_t first = 0; first < count; first += kRowsAtOnce) {
+    const int64_t rows = std::min(kRowsAtOnce, count - first);
+    char* to = out + first * inputs * size_of(dtype);
+    auto* rows_out = reinterpret_cast<float*>(to);
+    if (dtype != cpu::Dtype::float32) {
+      wide.resize(static_cast<size_t>(rows * inputs));
+      rows_out = wide.data();
+    }
+    kept.assign(ids + first, ids + first + rows);
+    for (auto& id : kept) {
+      if (id < 0) id += m.format.outputs;
+    }
+    const auto inside = [&](int32_t id) { return id >= 0 && id < m.format.outputs; };
+    std::vector<int64_t> outside;
+    for (int64_t i = 0; i < rows; ++i) {
+      auto& id = kept[static_cast<size_t>(i)];
+      if (inside(id)) continue;
+      outside.push_back(i);
+      id = 0;
+    }
+    cpu::embed(m, kept.data(), static_cast<int32_t>(rows), dtype, rows_out, inputs);
+    for (const int64_t i : outside) std::fill_n(rows_out + i * inputs, inputs, std::nanf(""));
+    if (dtype != cpu::Dtype::float32) cpu::narrow(dtype, rows_out, to, rows * inputs);
+  }
+}
+
+class Embedding : public CpuPrimitive {
+ public:
+  Embedding(mx::Stream stream, MatrixRef matrix)
+      : CpuPrimitive(stream), matrix_(std::move(matrix)) {}
+
+  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
+    auto& encoder = mx::cpu::get_command_encoder(stream());
+    encoder.set_input_array(in[0]);
+    encoder.set_output_array(out[0]);
+    encoder.dispatch([ids = in[0].data<int32_t>(), count = static_cast<int64_t>(in[0].size()),
+                      to = out[0].data<char>(), dtype = cpu_dtype(out[0].dtype()),
+                      matrix = matrix_] { embed_rows(*matrix, dtype, ids, count, to); });
+  }
+
+  const char* name() const override { return "PamxEmbedding"; }
+
+ private:
+  MatrixRef matrix_;
+};
+
+mx::array linear(MatrixRef matrix, int32_t compute, const mx::array& x) {
+  require(compute == PAMX_FAST || compute == PAMX_EXACT,
+          "compute is " + std::to_string(compute) + ", which is no pamx_compute");
+  require(x.dtype() == mx::float32 || x.dtype() == mx::float16 || x.dtype() == mx::bfloat16,
+          "x is " + dtype_string(x.dtype()) + "; float32, float16 and bfloat16 are served");
+  require(x.ndim() >= 1 && x.shape(-1) == matrix->format.inputs,
+          "x has shape " + shape_string(x.shape()) + "; the matrix has " +
+              std::to_string(matrix->format.inputs) + " inputs");
+  const auto stream = cpu_stream();
+  mx::Shape shape = x.shape();
+  shape.back() = matrix->format.outputs;
+  const mx::Dtype dtype = x.dtype();
+  return mx::array::make_arrays(
+      {shape}, {dtype},
+      std::make_shared<Linear>(stream, std::move(matrix), static_cast<cpu::Compute>(compute)),
+      {mx::contiguous(x, false, stream)})[0];
+}
+
+mx::array embedding(MatrixRef matrix, const mx::array& ids, cpu::Dtype dtype) {
+  require(mx::issubdtype(ids.dtype(), mx::integer),
+          "ids are " + dtype_string(ids.dtype()) + " instead of integers");
+  const auto stream = cpu_stream();
+  mx::Shape shape = ids.shape();
+  shape.push_back(matrix->format.inputs);
+  return mx::array::make_arrays(
+      {shape}, {mlx_dtype(dtype)}, std::make_shared<Embedding>(stream, std::move(matrix)),
+      {mx::contiguous(mx::astype(ids, mx::int32, stream), false, stream)})[0];
+}
+
+}  // namespace
+
+}  // namespace pamx
+
+extern "C" int pamx_matrix_bytes(const pamx_matrix_format* format, int64_t* bytes) {
+  return pamx::guarded([&] {
+    pamx::require(bytes != nullptr, "the place for the number of bytes is null");
+    *bytes = pamx::format_of(format).bytes();
+  });
+}
+
+extern "C" int pamx_matrix_pack(const pamx_matrix_format* format, const void* weight,
+                                const void* scales, const void* biases, int32_t source_type,
+                                void* panels) {
+  return pamx::guarded([&] {
+    pamx::cpu::pack(pamx::format_of(format), weight, scales, biases,
+                    pamx::cpu_dtype(source_type, "source_type"), static_cast<uint8_t*>(panels));
+  });
+}
+
+extern "C" int pamx_matrix_unpack(const pamx_matrix_format* format, const void* panels,
+                                  void* weight, void* scales, void* biases, int32_t target_type) {
+  return pamx::guarded([&] {
+    pamx::cpu::unpack(pamx::format_of(format), static_cast<const uint8_t*>(panels), weight, scales,
+                      biases, pamx::cpu_dtype(target_type, "target_type"));
+  });
+}
+
+extern "C" int pamx_matrix_create(const pamx_matrix_format* format, const pamx_memory* memory,
+                                  int64_t offset, const float* bias, int32_t wide,
+                                  pamx_matrix** out) {
+  return pamx::guarded([&] {
+    pamx::require(out != nullptr, "the place for the new matrix is null");
+    *out = nullptr;
+    *out = new pamx_matrix{pamx::create(format, memory, offset, bias, wide != 0)};
+  });
+}
+
+extern "C" void pamx_matrix_free(pamx_matrix* matrix) { delete matrix; }
+
+extern "C" int pamx_linear(const pamx_matrix* matrix, int32_t compute, pamx_object x,
+                           pamx_object out) {
+  return pamx::guarded([&] {
+    pamx::require(matrix != nullptr, "the matrix is null");
+    auto& out_array = pamx::array_of(out, "out");
+    out_array = pamx::linear(matrix->matrix, compute, pamx::array_of(x, "x"));
+  });
+}
+
+extern "C" int pamx_embedding(const pamx_matrix* matrix, pamx_object ids, int32_t dtype,
+                              pamx_object out) {
+  return pamx::guarded([&] {
+    pamx::require(matrix != nullptr, "the matrix is null");
+    auto& out_array = pamx::array_of(out, "out");
+    out_array = pamx::embedding(matrix->matrix, pamx::array_of(ids, "ids"),
+                                pamx::cpu_dtype(dtype, "dtype"));
+  });
+}
