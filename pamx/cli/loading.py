@@ -43,7 +43,7 @@ def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
         trust_remote_code=wanted.trust_remote_code,
         context=wanted.context,
         compute=None if wanted.compute is None else wanted.compute.value,
-        kv_dtype=None if wanted.kv_dtype is options.KvType.AUTO else wanted.kv_dtype.value,
+        kv_dtype=wanted.kv_dtype.value,
     )
     if verbose:
         for line in engine.compute.table():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -170,13 +170,13 @@ TrustRemoteCode = Annotated[
 ]
 
 
-class Compute(str, Enum):
+class Compute(StrEnum):
     FAST = "fast"
     EXACT = "exact"
     MLX = "mlx"
 
 
-class KvType(str, Enum):
+class KvType(StrEnum):
     AUTO = "auto"
     FLOAT32 = "float32"
     FLOAT16 = "float16"

@@ -30,7 +30,7 @@ from pamx.substitute.levels import ComputeMode, Levels
 from pamx.substitute.paged_model import PagedModel
 
 GREEDY = Sampling()
-KvDtype = Literal["float32", "float16", "bfloat16"]
+KvDtype = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Engine(Closing):
         context: int | None = None,
         block_size: int = 16,
         compute: ComputeMode | None = None,
-        kv_dtype: KvDtype | None = None,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
         self.name = loaded.name
         self.path: Path = loaded.path
@@ -96,7 +96,7 @@ class Engine(Closing):
                 backend=backend,
                 admission=known,
                 compute=compute,
-                kv_dtype=None if kv_dtype is None else getattr(mx, kv_dtype),
+                kv_dtype=None if kv_dtype == "auto" else getattr(mx, kv_dtype),
             )
             if self._paged.admission != known:
                 remember_admission(loaded, compute, self._paged.admission)
@@ -368,7 +368,7 @@ def load(
     context: int | None = None,
     block_size: int = 16,
     compute: ComputeMode | None = None,
-    kv_dtype: KvDtype | None = None,
+    kv_dtype: KvDtype = "auto",
     progress: bool = True,
 ) -> Engine:
     """Loads a model and puts its KV cache on pages.
@@ -383,8 +383,8 @@ def load(
         block_size: Tokens a page: 8, 16 or 32.
         compute: "fast", "exact" or "mlx", as for `PagedModel`; None: "fast" where the native
             library serves MLX on the CPU, else "mlx".
-        kv_dtype: "float32", "float16" or "bfloat16": what pages hold; None: float16 for a
-            float32 model in "fast", else the dtype of the model.
+        kv_dtype: What pages hold; "auto": float16 for a float32 model in "fast", else the dtype of
+            the model.
         progress: Show download progress on a terminal.
 
     Raises:

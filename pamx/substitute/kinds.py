@@ -64,9 +64,10 @@ class Rope:
 
     def same_as(self, other: Rope) -> bool:
         """Whether both rotate alike."""
-        if (self.freqs is None) != (other.freqs is None):
-            return False
-        if self.freqs is not None and not mx.array_equal(self.freqs, other.freqs):
+        if self.freqs is None or other.freqs is None:
+            if self.freqs is not other.freqs:
+                return False
+        elif not mx.array_equal(self.freqs, other.freqs):
             return False
         mine, theirs = (
             (r.dims, r.base, r.scale, r.multiplier, r.traditional) for r in (self, other)

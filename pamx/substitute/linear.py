@@ -205,7 +205,7 @@ def _restore(module: Packed) -> None:
     present = {**arrays, **dict(dict.items(module))}
     dict.clear(module)
     dict.update(module, {key: present[key] for key in [*order, *present] if key in present})
-    kind = next(k for k in _KINDS if isinstance(module, k))
+    kind: Any = next(k for k in _KINDS if isinstance(module, k))
     own["_pamx_run"] = lambda x: kind.__call__(module, x)
     own["_pamx_as_linear"] = lambda x: kind.as_linear(module, x)
     del own["_pamx_matrix"]
