@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pamx
 from pamx.errors import ModelError, NativeError
@@ -28,7 +28,18 @@ from pamx.models.cache_dir import cache_root, locks_dir
 from pamx.models.notice import say
 from pamx.models.packed_file import DamagedFileError, Part, Table, checksum, read_table, write
 
-__all__ = ["Memory", "Place", "WeightFile", "fingerprint", "forget", "kept_bytes"]
+if TYPE_CHECKING:
+    from pamx.native.matrices import Memory as NativeMemory
+
+__all__ = [
+    "Memory",
+    "Place",
+    "WeightFile",
+    "fingerprint",
+    "forget",
+    "kept_bytes",
+    "open_weights",
+]
 
 _SUFFIX = ".weights"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -168,6 +179,32 @@ class WeightFile(Generic[M]):
                 write(self._file, self._model, self._made_from, parts)
         except Timeout:  # another process is writing, most likely the same
             return
+
+
+def open_weights(
+    folder: Path, config: dict[str, Any], progress: bool
+) -> WeightFile[NativeMemory] | None:
+    """The weight file of a model, or None where weights are not packed or may change unseen.
+
+    Raises:
+        ModelError: PAMX_WEIGHT_CACHE is neither a size nor 0.
+    """
+    import mlx.core as mx
+
+    from pamx.native.loader import library
+
+    if config.get("model_file"):  # code of its own, which may make other weights at any time
+        return None
+    if mx.default_device().type != mx.DeviceType.cpu:
+        return None
+    try:
+        native = library()
+        made_from = fingerprint(folder, native.build_hash, native.mlx_loaded)
+    except (NativeError, OSError):
+        return None
+    from pamx.native.matrices import Memory
+
+    return WeightFile(folder, made_from, Memory.map, progress=progress)
 
 
 def fingerprint(folder: Path, build: str, mlx: str) -> str:
