@@ -111,8 +111,9 @@ class Engine(Closing):
                 False, "mlx-lm", f"Pages do not serve this model: {error.message}"
             )
             self.compute = Levels("mlx", self.attention.reason)
-        if loaded.weights is not None:
-            loaded.weights.save()
+        self._weights = loaded.weights
+        if self._weights is not None:
+            self._weights.save()
         models.read_weights(loaded)
 
     def generate(
@@ -363,6 +364,8 @@ class Engine(Closing):
         """Restores the mlx-lm model. Idempotent."""
         if self._paged is not None:
             self._paged.close()
+        if self._weights is not None:
+            self._weights.close()
 
 
 def load(

@@ -102,6 +102,8 @@ class WeightFile(Generic[M]):
         self._file = _folder() / f"{_stem(self._model)}-{made_from[:16]}{_SUFFIX}"
         self._used: dict[str, tuple[tuple[int, ...], Place[M]]] = {}
         self._changed = False
+        self._writer: threading.Thread | None = None
+        self._failure = ""
         self._table: Table | None = None
         self._memory: M | None = None
         self._sound: dict[str, Future[bool]] = {}
@@ -130,21 +132,27 @@ class WeightFile(Generic[M]):
             self._changed = True
 
     def save(self) -> None:
-        """Writes the file anew if there is something to keep; no failure to write is an error."""
+        """Starts to write the file anew, on a thread, if there is something to keep."""
         used, self._used = self._used, {}
         if not self._changed:
             return
         self._changed = False
-        try:
-            self._write(
-                [
-                    Part(key, source, place.format, place.memory.view(place.offset, place.size))
-                    for key, (source, place) in used.items()
-                ]
-            )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            say(f"The packed weights were not kept for the next start: {reason}.", self._progress)
+        self._writer = threading.Thread(
+            target=self._write, args=(used,), name="pamx-keep", daemon=True
+        )
+        self._writer.start()
+
+    def close(self) -> None:
+        """Waits until what `save` began is written; not to have written it is no error.
+
+        A process that ends without this leaves a part under another name, which is never read.
+        """
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._failure:
+            say(f"The packed weights were not kept: {self._failure}.", self._progress)
+            self._failure = ""
 
     def _open(self, map_file: Callable[[Path, int], M]) -> None:
         try:
@@ -161,7 +169,18 @@ class WeightFile(Generic[M]):
         work = (table, memory, self._sound)
         threading.Thread(target=_verify, args=work, name="pamx-verify", daemon=True).start()
 
-    def _write(self, parts: list[Part]) -> None:
+    def _write(self, used: dict[str, tuple[tuple[int, ...], Place[M]]]) -> None:
+        parts = [
+            Part(key, source, place.format, place.memory.view(place.offset, place.size))
+            for key, (source, place) in used.items()
+        ]
+        try:
+            self._failure = self._replace(parts)
+        except OSError as error:
+            self._failure = error.strerror or str(error)
+
+    def _replace(self, parts: list[Part]) -> str:
+        """Writes the file; returns why not, or ""."""
         from filelock import FileLock, Timeout
 
         size = sum(part.data.nbytes for part in parts)
@@ -172,13 +191,12 @@ class WeightFile(Generic[M]):
                 _tidy(self._model, self._file)
                 limit = _half_of_free() if self._limit is None else self._limit
                 if size > limit:
-                    what = f"they take {size:,} bytes and {limit:,} may be used"
-                    say(f"The packed weights were not kept: {what}.", self._progress)
-                    return
+                    return f"they take {size:,} bytes and {limit:,} may be used"
                 _make_room(limit - size, self._file)
                 write(self._file, self._model, self._made_from, parts)
         except Timeout:  # another process is writing, most likely the same
-            return
+            pass
+        return ""
 
 
 def open_weights(

@@ -14,7 +14,7 @@ _DTYPES = (mx.float32, mx.float16, mx.bfloat16)  # by pamx_dtype
 
 
 class FileStore:
-    """A `WeightStore` over a weight file. Whoever made the file saves it."""
+    """A `WeightStore` over a weight file. Whoever opened the file saves and closes it."""
 
     def __init__(self, file: WeightFile[Memory]) -> None:
         self._file = file

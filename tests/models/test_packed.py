@@ -237,7 +237,7 @@ def test_a_note_goes_to_a_terminal_alone(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     load(model, SIZE)
-    assert capsys.readouterr().err.startswith("The packed weights were not kept for the next start")
+    assert capsys.readouterr().err.startswith("The packed weights were not kept: ")
 
 
 def test_a_folder_moved_under_the_same_fingerprint_is_another_model(
