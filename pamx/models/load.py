@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pamx.errors import ModelError
-from pamx.models import store
+from pamx.models import gguf_target, store
 from pamx.models.check import check_folder
 from pamx.models.default import fetch_default
-from pamx.models.gguf_target import CONVERTER_VERSION, dtype_for_device
 from pamx.models.hub import fetch_hub
 from pamx.models.notice import say
 from pamx.models.packed import open_weights
@@ -191,10 +190,10 @@ def _display_name(source: Source) -> str:
 def _fetch_gguf(path: Path, progress: bool) -> Path:
     """The converted form of a local GGUF file, from the cache if it has not changed."""
     path = path.resolve()
-    dtype = dtype_for_device()
+    dtype = gguf_target.dtype_for_device()
     where = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     slug = f"gguf-{path.stem[:60]}-{where}--{dtype}"
-    key = f"{_gguf_key(path)}:{CONVERTER_VERSION}:{dtype}"
+    key = f"{_gguf_key(path)}:{gguf_target.CONVERTER_VERSION}:{dtype}"
     if folder := store.current(slug, key):
         return folder
     with store.lock(slug, progress):
