@@ -260,6 +260,18 @@ def test_a_library_that_cannot_map_makes_everything(
     assert load(model, SIZE) == set()
 
 
+def test_bytes_that_cannot_be_checked_are_not_used(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(model, SIZE)
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("pamx.models.packed.checksum", refuse)
+    assert load(model, SIZE) == set()
+
+
 def _flip(file: Path, right: bytes, place: int) -> None:
     file.write_bytes(right[:place] + bytes([right[place] ^ 0x10]) + right[place + 1 :])
 
