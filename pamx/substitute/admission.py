@@ -153,7 +153,7 @@ class Trial:
             raise UnsupportedAttentionError(
                 f"The model does not run on pages ({type(error).__name__}: {error})."
             ) from error
-        return _difference(found, self._reference.expected)
+        return difference(found, self._reference.expected)
 
     def rows(self) -> float:
         """The same for steps shared with another sequence; infinite if they fail."""
@@ -169,20 +169,29 @@ class Trial:
             found = run()
         except Exception:  # it only decides which way the engine goes
             return math.inf
-        return _difference(found, expected) if found.shape == expected.shape else math.inf
+        return difference(found, expected) if found.shape == expected.shape else math.inf
+
+    def early(self) -> float:
+        """How far the last row is from itself when it alone is asked for."""
+        self._sequence.trim(self._reference.tokens)
+        return self._guarded(self._packed.selected_rows, self._packed.all_rows()[-1:])
 
 
-def admit(trial: Trial, layers: list[LayerGeometry]) -> Admission:
+def admit(trial: Trial, limit: float) -> Admission:
     """Grades each way of packing a step.
+
+    Args:
+        trial: The model on pages.
+        limit: The largest difference that is allowed, in standard deviations.
 
     Raises:
         UnsupportedAttentionError: with one sequence the difference is too large, or the model
             asks of its cache what pages cannot give.
     """
-    difference, limit = trial.sequence(), tolerance(layers)
-    if not difference <= limit:  # written so that NaN fails
+    distance = trial.sequence()
+    if not distance <= limit:  # written so that NaN fails
         raise UnsupportedAttentionError(
-            f"On pages the model's logits differ by {difference:.2g} standard deviations from "
+            f"On pages the model's logits differ by {distance:.2g} standard deviations from "
             f"those on its own cache ({limit:g} is allowed)."
         )
     return Admission(rows=trial.rows() <= limit, select=trial.selected() <= limit)
@@ -245,7 +254,7 @@ class _Packed:
         return outputs
 
 
-def _difference(found: mx.array, expected: mx.array) -> float:
+def difference(found: mx.array, expected: mx.array) -> float:
     """Root mean square difference, in standard deviations."""
     square = float(mx.mean(mx.square(found - expected)))
     return math.sqrt(square) / max(float(mx.std(expected)), 1e-12)

@@ -8,7 +8,7 @@ original module back first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import mlx.core as mx
@@ -84,9 +84,12 @@ class LinearLayers:
         model: An mlx-lm model.
         store: Gives the packed weights.
         compute: How to multiply.
+        kept: Names of those to leave alone.
     """
 
-    def __init__(self, model: Module, store: WeightStore, compute: Compute) -> None:
+    def __init__(
+        self, model: Module, store: WeightStore, compute: Compute, kept: Iterable[str] = ()
+    ) -> None:
         self._swaps = Swaps()
         self._modules: dict[str, Packed] = {}
         self.reasons: dict[str, str] = {}
@@ -99,10 +102,16 @@ class LinearLayers:
                 continue
             is_head = id(module) in head_ids
             reason = _reason_to_keep(module, is_head and method == "as_linear")
+            if name in kept:
+                reason = _READ
             if reason is not None:
                 self.reasons[name] = reason
                 continue
-            self._replace(name, module, store, is_head)
+            try:
+                self._replace(name, module, store, is_head)
+            except BaseException:
+                self.undo()
+                raise
             if is_head:
                 self.head.append(name)
         self.set_compute(compute)
@@ -118,6 +127,19 @@ class LinearLayers:
             vars(module).update(
                 _pamx_run=_lookup(matrix, dtype) if lookup else product, _pamx_as_linear=product
             )
+
+    def keep_those_read(self) -> tuple[str, ...]:
+        """Gives those back whose weights were read since they were packed; returns their names.
+
+        A model that multiplies with a weight itself would unpack it at every step.
+        """
+        names = tuple(n for n, m in self._modules.items() if vars(m)["_pamx_read"])
+        for name in names:
+            _restore(self._modules[name])
+            del self.bits[name]
+            self.reasons[name] = _READ
+        self.head = [name for name in self.head if name not in names]
+        return names
 
     def undo(self) -> None:
         """Gives every module its class and its arrays back, bit for bit."""
@@ -143,11 +165,16 @@ class LinearLayers:
         # What was just released is not to be kept for reuse: the packed form took its place.
         mx.clear_cache()
 
+        def unpack() -> dict[str, Any]:
+            vars(module)["_pamx_read"] = True
+            return dict(zip(names, matrix.unpack(dtype), strict=False))
+
         self._swaps.mix_in(
             module,
             Packed,
             matrix=matrix,
-            unpack=lambda: dict(zip(names, matrix.unpack(dtype), strict=False)),
+            unpack=unpack,
+            read=False,
             names=names,
             order=order,
             dtype=dtype,
@@ -162,6 +189,7 @@ class LinearLayers:
         return None if module is None or not module._pamx_names else module._pamx_matrix
 
 
+_READ = "The model reads its weights itself."
 _KINDS = (Linear, QuantizedLinear, Embedding, QuantizedEmbedding)
 _CALLS = {kind.__call__ for kind in _KINDS}
 

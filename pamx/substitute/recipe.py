@@ -24,6 +24,7 @@ class Recipe:
         early: Whether the last layer may drop rows whose logits nobody wants.
         fast: Whether `fast` stays close to the model's own numbers.
         refused: Why nothing but attention is replaced; "": it is.
+        kept: Linear layers and embeddings that are not, for the model reads their weights itself.
     """
 
     layers: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class Recipe:
     early: bool = False
     fast: bool = True
     refused: str = ""
+    kept: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -48,6 +50,7 @@ class Recipe:
             early=bool(value["early"]),
             fast=bool(value["fast"]),
             refused=str(value["refused"]),
+            kept=tuple(str(name) for name in value["kept"]),
         )
 
 

@@ -1,0 +1,340 @@
+"""A model whose computation is replaced gives its own logits, at the level that it should reach."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+import families
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from mlx.nn.layers.base import Module
+from mlx.utils import tree_flatten
+from mlx_lm.models.cache import make_prompt_cache
+from mlx_lm.tuner.utils import linear_to_lora_layers
+
+from pamx.attention.backend import backend_named
+from pamx.attention.step import Packing, SequenceSlice, Step
+from pamx.errors import NativeError
+from pamx.native import blocks, small
+from pamx.substitute import computation
+from pamx.substitute.levels import ComputeMode
+from pamx.substitute.paged_model import PagedModel
+from pamx.substitute.recipe import Recipe
+from pamx.substitute.weights import MemoryStore, PackedWeights
+
+PROMPT = [int(t) for t in np.random.default_rng(4).integers(1, 500, 60)]
+
+FUSED, ATTENTION, OPERATIONS = "fused", "attention", "operations"
+LEVELS = {
+    "llama": FUSED,
+    "qwen2": FUSED,
+    "qwen3": FUSED,
+    "olmo2": FUSED,
+    "phi3": FUSED,
+    "gemma": FUSED,
+    "gemma3_text": FUSED,
+    "glm4": FUSED,
+    "granite": FUSED,
+    "minicpm": FUSED,
+    "starcoder2": ATTENTION,  # its MLP has no gate
+    "gpt2": ATTENTION,
+    "gpt_oss": ATTENTION,  # experts
+    "qwen3_moe": ATTENTION,
+    "cohere2": OPERATIONS,  # both halves beside each other
+    "gpt_neox": OPERATIONS,
+}
+
+
+def bits_of(model: Module) -> dict[str, bytes]:
+    return {
+        name: bytes(memoryview(np.array(value.view(mx.uint8))))
+        for name, value in tree_flatten(model.parameters())
+    }
+
+
+def dense_logits(model: Module) -> np.ndarray:
+    return as_numpy(model(mx.array([PROMPT]), cache=make_prompt_cache(model)))
+
+
+def as_numpy(logits: mx.array) -> np.ndarray:
+    return np.array(logits.astype(mx.float32))
+
+
+def distance(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((found - expected) ** 2)) / expected.std())
+
+
+def level(paged: PagedModel) -> set[str]:
+    return {
+        ATTENTION if layer.level == FUSED and layer.reason else layer.level
+        for layer in paged.compute.layers
+    }
+
+
+@pytest.mark.parametrize("bits", [0, 4])
+@pytest.mark.parametrize("family", LEVELS)
+def test_exact_logits_are_mlx_lm_s_and_closing_restores_every_bit(family: str, bits: int) -> None:
+    if family == "minicpm" and bits:
+        bits = 0  # mlx-lm does not run it quantised
+    model = families.make(family, bits=bits)
+    before = bits_of(model)
+    classes = [type(m) for _, m in model.named_modules()]
+    expected = dense_logits(model)
+    with PagedModel(model, context=128, compute="exact", block_size=8) as paged:
+        assert level(paged) == {LEVELS[family]}
+        assert len(paged.compute.layers) == len(paged.pool.layers)
+        for chunks in ([60], [1, 15, 16, 28], [59, 1]):
+            cache, start, found = paged.prompt_cache(), 0, []
+            for size in chunks:
+                found.append(as_numpy(model(mx.array([PROMPT[start : start + size]]), cache=cache)))
+                start += size
+            assert distance(np.concatenate(found, 1), expected) < 2e-5
+        # mlx-lm's own caches still work, and none at all.
+        assert distance(dense_logits(model), expected) < 2e-5
+        assert distance(as_numpy(model(mx.array([PROMPT]))), expected) < 2e-5
+    assert bits_of(model) == before
+    assert [type(m) for _, m in model.named_modules()] == classes
+    assert not any(n.startswith("_pamx") for _, m in model.named_modules() for n in vars(m))
+    assert np.array_equal(dense_logits(model), expected)
+
+
+@pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3", "cohere2"])
+def test_16_bit_logits_are_as_exact_as_mlx_lm_s(family: str, dtype: mx.Dtype) -> None:
+    """Measured against the same weights in float32."""
+    model, truth = families.make(family, dtype, bits=4), families.make(family, dtype, bits=4)
+    truth.set_dtype(mx.float32)
+    expected = dense_logits(truth)
+    own = distance(dense_logits(model), expected)
+    with PagedModel(model, context=128, compute="exact") as paged:
+        assert level(paged) == {LEVELS[family]}
+        logits = model(mx.array([PROMPT]), cache=paged.prompt_cache())
+        assert logits.dtype == dtype
+        assert paged.pool.layers[0].keys.dtype == dtype
+        assert distance(as_numpy(logits), expected) < 1.1 * own
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "cohere2", "starcoder2"])
+def test_fast_is_near(family: str) -> None:
+    model = families.make(family, bits=4)
+    expected = dense_logits(model)
+    with PagedModel(model, context=128, compute="fast") as paged:
+        assert paged.compute.mode == "fast"
+        assert paged.pool.layers[0].keys.dtype == mx.float16
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert 1e-4 < distance(found, expected) < 0.15
+    with PagedModel(model, context=128, compute="fast", kv_dtype=mx.float32) as paged:
+        assert paged.pool.layers[0].keys.dtype == mx.float32
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "phi3", "starcoder2", "cohere2"])
+def test_a_row_has_the_same_bits_alone_in_chunks_and_in_company(
+    family: str, mode: ComputeMode
+) -> None:
+    prompts = [PROMPT[:37], PROMPT[20:55], PROMPT[7:8]]
+    model = families.make(family, bits=4)
+    with PagedModel(model, context=512, compute=mode, block_size=8) as paged:
+
+        def run(parts: list[tuple[int, int, int]]) -> list[np.ndarray]:
+            """Runs (prompt, start, end) in one step; logits of each part's last row."""
+            slices = [
+                SequenceSlice(tuple(range(p * 8, p * 8 + 8)), end, end - start)
+                for p, start, end in parts
+            ]
+            packing = Packing.SEQUENCE if len(parts) == 1 else Packing.ROWS
+            step = Step(slices, packing, paged.pool.num_blocks, 8)
+            tokens = [t for p, start, end in parts for t in prompts[p][start:end]]
+            ends = accumulate(end - start for _, start, end in parts)
+            rows = [end - 1 for end in ends]
+            return list(as_numpy(paged.forward(step, mx.array(tokens), rows)))
+
+        alone = [run([(p, 0, len(prompts[p]))])[0] for p in range(3)]
+        together = run([(p, 0, len(prompts[p])) for p in range(3)])
+        run([(0, 0, 11), (1, 0, 30)])
+        chunked = run([(1, 30, 35), (2, 0, 1), (0, 11, 37)])
+        for p in range(3):
+            assert np.array_equal(alone[p], together[p])
+            assert np.array_equal(alone[p], chunked[[1, 2, 0].index(p)])
+
+
+@pytest.mark.parametrize("what", ["block", "mlp", "norm", "rope"])
+def test_a_kernel_that_is_wrong_is_found_and_not_used(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fused block that differs costs the fusion, an operation that differs all but attention."""
+
+    def off(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrong(*args: Any, **kwargs: Any) -> Any:
+            out = function(*args, **kwargs)
+            return (out[0] * 1.01, *out[1:]) if isinstance(out, tuple) else out * 1.01
+
+        return wrong
+
+    if what == "block":
+        monkeypatch.setattr(blocks.AttentionBlock, "__call__", off(blocks.AttentionBlock.__call__))
+    elif what == "mlp":
+        monkeypatch.setattr(blocks.MlpBlock, "__call__", off(blocks.MlpBlock.__call__))
+    elif what == "norm":
+        monkeypatch.setattr(small, "rms_norm", off(small.rms_norm))
+    else:
+        monkeypatch.setattr(small.Rope, "__call__", off(small.Rope.__call__))
+    model = families.make("llama")
+    expected = dense_logits(model)
+    with PagedModel(model, context=128, compute="exact") as paged:
+        if what in ("block", "mlp"):
+            assert level(paged) == {OPERATIONS}
+            assert "its numbers differ by" in paged.compute.layers[0].reason
+        else:
+            assert paged.compute.mode == "mlx"
+            assert "cannot be replaced: On pages the model's logits" in paged.compute.reason
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 1e-4
+
+
+def test_a_fast_mode_that_is_too_far_off_gives_way_to_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(computation, "TOLERANCE_IN_USE", 1e-3)
+    model = families.make("llama", bits=4)
+    expected = dense_logits(model)
+    with PagedModel(model, context=128, compute="fast") as paged:
+        assert (paged.compute.mode, level(paged)) == ("exact", {FUSED})
+        assert paged.pool.layers[0].keys.dtype == mx.float32
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 2e-5
+        admission = paged.admission
+    with PagedModel(model, context=128, compute="fast", admission=admission) as paged:
+        assert paged.compute.mode == "exact"
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "qwen3_moe", "gpt_oss", "minicpm", "cohere2"])
+def test_what_was_found_out_is_written_down_and_not_found_out_again(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = families.make(family)
+    with PagedModel(model, context=128, compute="fast") as paged:
+        admission, levels = paged.admission, paged.compute
+        expected = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+    assert admission.recipe is not None
+    written = json.dumps(admission.recipe.as_json())
+    assert Recipe.from_json(json.loads(written)) == admission.recipe
+
+    def never(*_: Any) -> None:
+        raise AssertionError("the model was watched again")
+
+    monkeypatch.setattr(computation, "observe", never)
+    monkeypatch.setattr(computation, "measure_reference", never)
+    with PagedModel(model, context=128, compute="fast", admission=admission) as paged:
+        assert paged.compute == levels
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert np.array_equal(found, expected)
+
+
+def test_a_record_that_does_not_fit_the_model_is_made_anew() -> None:
+    with PagedModel(families.make("qwen3"), context=64, compute="exact") as paged:
+        admission = paged.admission
+    model = families.make("llama")
+    with PagedModel(model, context=64, compute="exact", admission=admission) as paged:
+        assert level(paged) == {FUSED}
+        assert paged.admission != admission
+
+
+def test_adapters_that_are_added_later_take_part() -> None:
+    """Also in a layer that was fused, and in no other."""
+    model, other = families.make("llama", bits=4), families.make("llama", bits=4)
+
+    def adapt(model: Module) -> None:
+        config = {"rank": 4, "scale": 5.0, "dropout": 0.0, "keys": ["self_attn.q_proj"]}
+        linear_to_lora_layers(model, 1, config)
+        lora = model.layers[-1].self_attn.q_proj
+        lora.lora_b = mx.random.normal(lora.lora_b.shape, key=mx.random.key(5)) * 0.3
+        lora.lora_a = mx.random.normal(lora.lora_a.shape, key=mx.random.key(6)) * 0.3
+        model.eval()
+
+    plain = dense_logits(other)
+    adapt(other)
+    expected = dense_logits(other)
+    assert distance(expected, plain) > 1e-2
+    with PagedModel(model, context=128, compute="exact") as paged:
+        adapt(model)
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 2e-5
+        assert paged._substitution._fused is not None
+        assert len(paged._substitution._fused.fused) == 2
+    assert type(model.layers[-1].self_attn.q_proj.linear) is nn.QuantizedLinear
+    assert distance(dense_logits(model), expected) < 2e-5
+
+
+def test_adapters_that_were_there_before_are_served_by_operations() -> None:
+    model = families.make("llama", bits=4)
+    linear_to_lora_layers(model, 1, {"rank": 4, "scale": 5.0, "dropout": 0.0})
+    model.eval()
+    expected = dense_logits(model)
+    with PagedModel(model, context=128, compute="exact") as paged:
+        assert [layer.level for layer in paged.compute.layers] == [FUSED, FUSED, OPERATIONS]
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 2e-5
+
+
+@pytest.mark.parametrize("path", ["layers.1.mlp.up_proj", "layers.1.input_layernorm"])
+def test_a_weight_that_is_replaced_later_takes_part(path: str) -> None:
+    model, other = families.make("llama"), families.make("llama")
+    for each in (model, other):
+        module = dict(each.named_modules())[f"model.{path}"]
+        new = module.weight * 1.5
+        if each is other:
+            module.weight = new
+    expected = dense_logits(other)
+    with PagedModel(model, context=128, compute="exact") as paged:
+        dict(model.named_modules())[f"model.{path}"].weight = new
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 2e-5
+    assert distance(dense_logits(model), expected) < 1e-6
+
+
+def test_where_the_native_library_does_not_serve_mlx_does() -> None:
+    model = families.make("llama")
+    classes = {type(m) for _, m in model.layers[0].mlp.named_modules()}
+    with PagedModel(model, context=64, compute="fast", backend=backend_named("mlx")) as paged:
+        assert paged.compute.mode == "mlx"
+        assert paged.compute.summary().startswith("MLX computes all but attention.")
+        assert paged.pool.layers[0].keys.dtype == mx.float32
+        assert {type(m) for _, m in model.layers[0].mlp.named_modules()} == classes
+
+
+def test_weights_that_cannot_be_packed_leave_the_model_with_mlx() -> None:
+    class Full(MemoryStore):
+        def matrix(self, key: str, *rest: Any) -> PackedWeights:
+            if key.endswith("layers.1.mlp.down_proj"):
+                raise NativeError("There is no memory.")
+            return super().matrix(key, *rest)
+
+    model = families.make("llama", bits=4)
+    before, expected = bits_of(model), dense_logits(model)
+    with PagedModel(model, context=128, compute="fast", weights=Full()) as paged:
+        assert paged.compute.reason == "Its computation cannot be replaced: There is no memory."
+        assert bits_of(model) == before
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 1e-4
+
+
+def test_the_levels_say_what_and_why() -> None:
+    with PagedModel(families.make("llama", bits=8), context=64, compute="fast") as paged:
+        assert paged.compute.summary() == "3 layers fused; output head 8-bit wide"
+    with PagedModel(families.make("cohere2", bits=4), context=64, compute="fast") as paged:
+        assert paged.compute.summary() == (
+            "3 layers by operations (Attention's result is not added to its input before the "
+            "second half); output head 4-bit wide"
+        )
+    with PagedModel(families.make("gpt_oss"), context=64, compute="exact") as paged:
+        assert paged.compute.table()[1].split(maxsplit=2) == [
+            "model.layers.0",
+            "fused",
+            "Its attention is; its second half is not a gated MLP.",
+        ]
