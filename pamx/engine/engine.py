@@ -364,6 +364,14 @@ class Engine(Closing):
         """Restores the mlx-lm model. Idempotent."""
         if self._paged is not None:
             self._paged.close()
+        self.finish()
+
+    def finish(self) -> None:
+        """Waits for what is being written to disk.
+
+        Enough where the process ends: restoring a model that nobody will use means to unpack all
+        of its weights.
+        """
         if self._weights is not None:
             self._weights.close()
 

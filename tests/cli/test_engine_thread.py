@@ -29,7 +29,7 @@ class Recorder:
         finally:
             self.stopped = True
 
-    def close(self) -> None:
+    def finish(self) -> None:
         self.threads.add(threading.get_ident())
         self.closed = True
 
