@@ -35,7 +35,7 @@ std::shared_ptr<Memory> Memory::allocate(int64_t bytes) {
 #if defined(MADV_HUGEPAGE)
   madvise(data, static_cast<size_t>(whole), MADV_HUGEPAGE);  // advice: refusal costs only speed
 #endif
-  return std::shared_ptr<Memory>(new Memory(static_cast<uint8_t*>(data), bytes));
+  return std::shared_ptr<Memory>(new Memory(static_cast<uint8_t*>(data), bytes, whole));
 }
 
 std::shared_ptr<Memory> Memory::map(const char* path, int64_t bytes) {
@@ -54,13 +54,10 @@ std::shared_ptr<Memory> Memory::map(const char* path, int64_t bytes) {
   close(file);
   errno = error;
   if (data == MAP_FAILED) refuse(std::string("cannot map ") + path);
-  return std::shared_ptr<Memory>(new Memory(static_cast<uint8_t*>(data), bytes));
+  return std::shared_ptr<Memory>(new Memory(static_cast<uint8_t*>(data), bytes, bytes));
 }
 
-Memory::~Memory() {
-  const int64_t unit = bytes_ >= kHugePage ? kHugePage : 4096;
-  munmap(data_, static_cast<size_t>((bytes_ + unit - 1) / unit * unit));
-}
+Memory::~Memory() { munmap(data_, static_cast<size_t>(mapped_)); }
 
 }  // namespace pamx::cpu
 

@@ -21,10 +21,12 @@ class Memory {
   int64_t bytes() const { return bytes_; }
 
  private:
-  Memory(uint8_t* data, int64_t bytes) : data_(data), bytes_(bytes) {}
+  Memory(uint8_t* data, int64_t bytes, int64_t mapped)
+      : data_(data), bytes_(bytes), mapped_(mapped) {}
 
   uint8_t* data_;
   int64_t bytes_;
+  int64_t mapped_;
 };
 
 }  // namespace pamx::cpu

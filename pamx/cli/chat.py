@@ -56,7 +56,7 @@ def chat(
     label = name or "the built-in model"
 
     def load() -> Engine:
-        wanted = Loading(name, revision, trust_remote_code, context, compute, kv_dtype, threads)
+        wanted = Loading(name, revision, trust_remote_code, context, threads, compute, kv_dtype)
         return load_engine(wanted, verbose)
 
     def ask(session: ChatSession, text: str) -> Iterator[Delta]:

@@ -26,7 +26,7 @@ _PATIENCE = 1.0  # seconds of loading before a line says so
 
 
 class EngineThread:
-    """Loads an engine in the background; a context manager that closes it.
+    """Loads an engine in the background; a context manager that finishes with it.
 
     Args:
         load: Makes the engine; what it raises is raised by the first use.
@@ -83,7 +83,10 @@ class EngineThread:
             stop.set()
 
     def close(self) -> None:
-        """Closes the engine; if it is still loading, leaves that behind instead of waiting."""
+        """Lets the engine finish; if it is still loading, leaves that behind instead of waiting.
+
+        Its model is not restored: the process is about to end.
+        """
         if self._engine and self._engine.done() and self._engine.exception() is None:
             engine = self._engine.result()
             self._submit(lambda: engine.close(restore=False)).result()

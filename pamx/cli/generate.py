@@ -122,7 +122,7 @@ def generate(
     label = model or "the built-in model"
 
     def load() -> Engine:
-        wanted = Loading(model, revision, trust_remote_code, context, compute, kv_dtype, threads)
+        wanted = Loading(model, revision, trust_remote_code, context, threads, compute, kv_dtype)
         return load_engine(wanted, verbose)
 
     if batch is not None:

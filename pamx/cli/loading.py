@@ -21,9 +21,9 @@ class Loading:
     revision: str | None
     trust_remote_code: bool
     context: int | None
+    threads: int | None
     compute: options.Compute | None
     kv_dtype: options.KvType
-    threads: int | None
 
 
 def load_engine(wanted: Loading, verbose: bool = False) -> Engine:

@@ -28,6 +28,7 @@ from pamx.errors import RequestError
 from pamx.models import LoadedModel
 from pamx.substitute.levels import ComputeMode, Levels
 from pamx.substitute.paged_model import PagedModel
+from pamx.substitute.weight_file import FileStore
 
 GREEDY = Sampling()
 KvDtype = Literal["auto", "float32", "float16", "bfloat16"]
@@ -97,6 +98,7 @@ class Engine(Closing):
                 admission=known,
                 compute=compute,
                 kv_dtype=None if kv_dtype == "auto" else getattr(mx, kv_dtype),
+                weights=None if loaded.weights is None else FileStore(loaded.weights),
             )
             if self._paged.admission != known:
                 remember_admission(loaded, compute, self._paged.admission)
@@ -109,6 +111,10 @@ class Engine(Closing):
                 False, "mlx-lm", f"Pages do not serve this model: {error.message}"
             )
             self.compute = Levels("mlx", self.attention.reason)
+        self._weights = loaded.weights
+        if self._weights is not None:
+            self._weights.save()
+        models.read_weights(loaded)
 
     def generate(
         self,
@@ -355,7 +361,7 @@ class Engine(Closing):
     # ---- life ------------------------------------------------------------------------------------
 
     def close(self, *, restore: bool = True) -> None:
-        """Restores the mlx-lm model. Idempotent.
+        """Restores the mlx-lm model, and waits for what is being written to disk. Idempotent.
 
         Args:
             restore: False: nobody will use the model again, so its packed weights need not be
@@ -363,6 +369,8 @@ class Engine(Closing):
         """
         if self._paged is not None:
             self._paged.close(restore=restore)
+        if self._weights is not None:
+            self._weights.close()
 
 
 def load(
@@ -397,7 +405,11 @@ def load(
         RequestError: the context does not fit.
     """
     loaded = models.load(
-        name, revision=revision, trust_remote_code=trust_remote_code, progress=progress
+        name,
+        revision=revision,
+        trust_remote_code=trust_remote_code,
+        progress=progress,
+        lazy=compute != "mlx",
     )
     return Engine(
         loaded, context=context, block_size=block_size, compute=compute, kv_dtype=kv_dtype

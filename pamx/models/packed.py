@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import pamx
 from pamx.errors import ModelError, NativeError
@@ -28,7 +28,18 @@ from pamx.models.cache_dir import cache_root, locks_dir
 from pamx.models.notice import say
 from pamx.models.packed_file import DamagedFileError, Part, Table, checksum, read_table, write
 
-__all__ = ["Memory", "Place", "WeightFile", "fingerprint", "forget", "kept_bytes"]
+if TYPE_CHECKING:
+    from pamx.native.matrices import Memory as NativeMemory
+
+__all__ = [
+    "Memory",
+    "Place",
+    "WeightFile",
+    "fingerprint",
+    "forget",
+    "kept_bytes",
+    "open_weights",
+]
 
 _SUFFIX = ".weights"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -91,6 +102,8 @@ class WeightFile(Generic[M]):
         self._file = _folder() / f"{_stem(self._model)}-{made_from[:16]}{_SUFFIX}"
         self._used: dict[str, tuple[tuple[int, ...], Place[M]]] = {}
         self._changed = False
+        self._writer: threading.Thread | None = None
+        self._failure = ""
         self._table: Table | None = None
         self._memory: M | None = None
         self._sound: dict[str, Future[bool]] = {}
@@ -119,21 +132,27 @@ class WeightFile(Generic[M]):
             self._changed = True
 
     def save(self) -> None:
-        """Writes the file anew if there is something to keep; no failure to write is an error."""
+        """Starts to write the file anew, on a thread, if there is something to keep."""
         used, self._used = self._used, {}
         if not self._changed:
             return
         self._changed = False
-        try:
-            self._write(
-                [
-                    Part(key, source, place.format, place.memory.view(place.offset, place.size))
-                    for key, (source, place) in used.items()
-                ]
-            )
-        except OSError as error:
-            reason = error.strerror or str(error)
-            say(f"The packed weights were not kept for the next start: {reason}.", self._progress)
+        self._writer = threading.Thread(
+            target=self._write, args=(used,), name="pamx-keep", daemon=True
+        )
+        self._writer.start()
+
+    def close(self) -> None:
+        """Waits until what `save` began is written; not to have written it is no error.
+
+        A process that ends without this leaves a part under another name, which is never read.
+        """
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._failure:
+            say(f"The packed weights were not kept: {self._failure}.", self._progress)
+            self._failure = ""
 
     def _open(self, map_file: Callable[[Path, int], M]) -> None:
         try:
@@ -150,7 +169,18 @@ class WeightFile(Generic[M]):
         work = (table, memory, self._sound)
         threading.Thread(target=_verify, args=work, name="pamx-verify", daemon=True).start()
 
-    def _write(self, parts: list[Part]) -> None:
+    def _write(self, used: dict[str, tuple[tuple[int, ...], Place[M]]]) -> None:
+        parts = [
+            Part(key, source, place.format, place.memory.view(place.offset, place.size))
+            for key, (source, place) in used.items()
+        ]
+        try:
+            self._failure = self._replace(parts)
+        except OSError as error:
+            self._failure = error.strerror or str(error)
+
+    def _replace(self, parts: list[Part]) -> str:
+        """Writes the file; returns why not, or ""."""
         from filelock import FileLock, Timeout
 
         size = sum(part.data.nbytes for part in parts)
@@ -161,13 +191,38 @@ class WeightFile(Generic[M]):
                 _tidy(self._model, self._file)
                 limit = _half_of_free() if self._limit is None else self._limit
                 if size > limit:
-                    what = f"they take {size:,} bytes and {limit:,} may be used"
-                    say(f"The packed weights were not kept: {what}.", self._progress)
-                    return
+                    return f"they take {size:,} bytes and {limit:,} may be used"
                 _make_room(limit - size, self._file)
                 write(self._file, self._model, self._made_from, parts)
         except Timeout:  # another process is writing, most likely the same
-            return
+            pass
+        return ""
+
+
+def open_weights(
+    folder: Path, config: dict[str, Any], progress: bool
+) -> WeightFile[NativeMemory] | None:
+    """The weight file of a model, or None where weights are not packed or may change unseen.
+
+    Raises:
+        ModelError: PAMX_WEIGHT_CACHE is neither a size nor 0.
+    """
+    import mlx.core as mx
+
+    from pamx.native.loader import library
+
+    if config.get("model_file"):  # code of its own, which may make other weights at any time
+        return None
+    if mx.default_device().type != mx.DeviceType.cpu:
+        return None
+    try:
+        native = library()
+        made_from = fingerprint(folder, native.build_hash, native.mlx_loaded)
+    except (NativeError, OSError):
+        return None
+    from pamx.native.matrices import Memory
+
+    return WeightFile(folder, made_from, Memory.map, progress=progress)
 
 
 def fingerprint(folder: Path, build: str, mlx: str) -> str:
@@ -223,8 +278,11 @@ def forget(folder: Path) -> int:
 
 def _verify(table: Table, memory: Memory, sound: dict[str, Future[bool]]) -> None:
     for key, entry in sorted(table.entries.items(), key=lambda item: item[1].offset):
-        found = checksum(memory.view(entry.offset, entry.size))
-        sound[key].set_result(found == entry.checksum)
+        try:
+            found = checksum(memory.view(entry.offset, entry.size))
+            sound[key].set_result(found == entry.checksum)
+        except Exception:  # whoever waits for it must not wait for ever
+            sound[key].set_result(False)
 
 
 def _limit() -> int | None:

@@ -136,8 +136,8 @@ def write(file: Path, model: str, fingerprint: str, parts: Sequence[Part]) -> No
                 for begin in range(0, len(data), _PIECE):
                     stream.write(data[begin : begin + _PIECE])
             stream.truncate(size)
-            stream.flush()
-            os.fsync(stream.fileno())
+        # Not forced to the disk: gigabytes would take a minute, and a crash that loses some of
+        # them costs no more than packing again, because every reader checks every byte.
         scratch.replace(file)
     finally:
         scratch.unlink(missing_ok=True)

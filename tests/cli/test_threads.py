@@ -9,11 +9,12 @@ from .conftest import Run
 
 COUNT = """
 import sys
-from pamx.cli.loading import load_engine
+from pamx.cli.loading import Loading, load_engine
+from pamx.cli.options import KvType
 from pamx.native import library
 
 threads = int(sys.argv[1]) if len(sys.argv) > 1 else None
-with load_engine(None, None, False, 64, threads):
+with load_engine(Loading(None, None, False, 64, threads, None, KvType.AUTO)):
     print(library().lib.pamx_num_threads())
 """
 

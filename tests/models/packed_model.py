@@ -57,6 +57,7 @@ def load(
         else:
             weights.keep(key, source, Place(form, Bytes(right), 0, size))
     weights.save()
+    weights.close()
     return mapped
 
 

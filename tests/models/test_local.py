@@ -209,7 +209,7 @@ def test_a_conversion_by_another_version_is_done_again(
 ) -> None:
     source = write_gguf(tmp_path / "tiny.gguf")
     made = (models.fetch(str(source)) / "config.json").stat().st_mtime_ns
-    monkeypatch.setattr("pamx.models.load.CONVERTER_VERSION", 99)
+    monkeypatch.setattr("pamx.models.gguf_target.CONVERTER_VERSION", 99)
     assert (models.fetch(str(source)) / "config.json").stat().st_mtime_ns > made
 
 

@@ -237,7 +237,7 @@ def test_a_note_goes_to_a_terminal_alone(
     assert capsys.readouterr().err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     load(model, SIZE)
-    assert capsys.readouterr().err.startswith("The packed weights were not kept for the next start")
+    assert capsys.readouterr().err.startswith("The packed weights were not kept: ")
 
 
 def test_a_folder_moved_under_the_same_fingerprint_is_another_model(
@@ -257,6 +257,18 @@ def test_a_library_that_cannot_map_makes_everything(
         raise NativeError("no")
 
     monkeypatch.setattr(packed_model, "map_file", refuse)
+    assert load(model, SIZE) == set()
+
+
+def test_bytes_that_cannot_be_checked_are_not_used(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load(model, SIZE)
+
+    def refuse(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("pamx.models.packed.checksum", refuse)
     assert load(model, SIZE) == set()
 
 
