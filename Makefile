@@ -50,11 +50,12 @@ lint: .venv/dev
 	PAMX_WERROR=1 $(BIN)/python setup.py --quiet build_ext --force --build-temp build/werror \
 		--build-lib build/werror/lib
 
-# The kernels, the worker pool and the batch checks need no MLX and no Python, so tests/native makes
-# a program of them, which is built in three ways: under AddressSanitizer and UBSan, under
+# All that is native but native/mlx and native/blas needs no MLX and no Python, so tests/native
+# makes a program of it, which is built in three ways: under AddressSanitizer and UBSan, under
 # ThreadSanitizer, and for Arm. It runs once for each instruction set; one that the processor lacks
 # says so and passes.
-NATIVE_TEST := $(shell find tests/native native/core native/cpu -name '*.cpp')
+NATIVE_TEST := $(shell find tests/native native -name '*.cpp' ! -path 'native/mlx/*' \
+	! -path 'native/blas/*')
 NATIVE_HEADERS := $(shell find native tests/native -name '*.h*')
 NATIVE_TEST_FLAGS = -std=c++20 -g -Wall -Wextra -Werror -ffp-contract=off -Inative \
 	-Inative/include -pthread

@@ -1,7 +1,8 @@
 """Steps of a model while its threads lose the CPU at random: the same bits every time.
 
 tests/native/noise_test.cpp does this to the kernels, 10,000 times; this does it to a whole model on
-pages, a few times, because a machine that is busy already makes every step slow. For more of them:
+pages, 1,000 times here, because a machine that is busy already makes every step slow, and more often
+by hand:
 
     python tests/native/test_descheduled.py 10000
 """
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-STEPS, ANSWER, THREADS = 200, 20, 4
+STEPS, ANSWER, THREADS = 1000, 20, 4
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a thread be moved to one CPU")
@@ -32,7 +33,7 @@ def test_steps_give_the_same_bits_on_a_machine_that_takes_the_cpu_away() -> None
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["10", "answers,", "1", "different"]
+    assert done.stdout.split() == ["50", "answers,", "1", "different"]
 
 
 def move_threads(stop: threading.Event) -> None:
