@@ -17,7 +17,7 @@
 #include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
 
-int test_under_noise();
+int check_under_noise();
 
 namespace {
 
@@ -239,7 +239,7 @@ int main() {
   check_attention({8, 8, 24, 40, 8, 0, {50}, {50}}, 2);
   check_attention({3, 1, 128, 64, 32, 9, {5, 1, 33}, {70, 32, 33}}, 3);
   check_attention({40, 1, 8, 256, 16, 16, {17, 2}, {17, 129}}, 4);
-  failures += test_under_noise();
+  failures += check_under_noise();
   if (failures == 0) std::printf("native tests passed (%s kernels)\n", used);
   return failures == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -1,8 +1,7 @@
 """Steps of a model while its threads lose the CPU at random: the same bits every time.
 
 tests/native/noise_test.cpp does this to the kernels, 10,000 times; this does it to a whole model on
-pages, 1,000 times here, because a machine that is busy already makes every step slow, and more often
-by hand:
+pages, 1,000 times, because every step is slow on a machine that is busy already. More by hand:
 
     python tests/native/test_descheduled.py 10000
 """
