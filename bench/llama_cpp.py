@@ -291,7 +291,7 @@ def main() -> None:
         "model": arm.engine.name,
         "threads": args.threads,
         "llama_cpp_build": llama_cpp.build,
-        "compute": str(getattr(arm.engine, "compute", "")),
+        "compute": arm.engine.compute.mode,
         "rounds": args.rounds,
         "others_used_at_most_percent_of_the_cpus": figures.busiest,
         "tokens_per_second": figures.summary(),

@@ -41,7 +41,7 @@ class MlxLm:
         )
         cache = make_prompt_cache(self.model)
         for layer in cache:
-            layer.state = tuple(mx.random.normal((1, heads, depth, dim)) for _ in range(2))
+            layer.update_and_fetch(*(mx.random.normal((1, heads, depth, dim)) for _ in range(2)))
         token = mx.array([[5]])
         mx.eval(self.model(token, cache=cache))
         begin = time.perf_counter()

@@ -88,7 +88,7 @@ uint64_t pool_step(const std::vector<float>& data) {
 }  // namespace
 
 // Returns the number of failures.
-int test_under_noise() {
+int check_under_noise() {
   const int32_t before = pamx::cpu::num_threads();
   pamx::cpu::set_num_threads(kThreads);
   std::mt19937 random(2);

@@ -305,8 +305,8 @@ def test_narrow_scales_change_no_result() -> None:
     for found, packed in zip(again, (full.weight, full.scales, full.biases), strict=True):
         assert found is not None
         assert mx.array_equal(found.view(mx.uint8), packed.view(mx.uint8))
+    other = Memory.allocate(narrow.nbytes)
     with pytest.raises(NativeError, match="no float16 number"):
-        other = Memory.allocate(narrow.nbytes)
         pack(narrow, full.weight, full.scales, full.biases + 1e-5, other)
     ids = mx.array([3, 0, 49])
     assert mx.array_equal(
