@@ -119,6 +119,16 @@ def test_16_bit_logits_are_as_exact_as_mlx_lm_s(family: str, dtype: mx.Dtype) ->
         assert distance(as_numpy(logits), expected) < 1.1 * own
 
 
+def test_a_layer_that_keeps_float16_from_overflowing_is_not_fused() -> None:
+    """Gemma 3 clips its residual, in float16 alone."""
+    model = families.make("gemma3_text", mx.float16)
+    norm = model.layers[1].post_feedforward_layernorm
+    norm.weight = norm.weight * 300
+    with PagedModel(model, context=64, compute="exact") as paged:
+        assert [layer.level for layer in paged.compute.layers] == [FUSED, OPERATIONS, FUSED]
+        assert "large rows from overflowing" in paged.compute.layers[1].reason
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "cohere2", "starcoder2"])
 def test_fast_is_near(family: str) -> None:
     model = families.make(family, bits=4)
