@@ -297,7 +297,10 @@ def _tried(
             found.fuse(recipe, "exact", early=False)
             expected = _run(place, wide, tokens)
         compute: Compute = "fast" if mode == "fast" else "exact"
-        found.fuse(recipe, compute, early=admission.select)
+        fused = found.fuse(recipe, compute, early=admission.select)
+        if any(g.dtype == mx.float16 for g in place.layers):
+            recipe = _without(recipe, _overflowing(fused, place, pages, tokens))
+            found.fuse(recipe, compute, early=admission.select)
         distance = difference(_run(place, pages, tokens), expected)
         if compute == "fast" and not distance <= TOLERANCE_IN_USE:
             mode, reason, compute = "exact", _NOT_FAST, "exact"
@@ -351,7 +354,11 @@ def _admitted(
     finally:
         fused.watch(None)
     kept = found.linear.keep_those_read()
-    return replace(_without(recipe, differences.failed()), kept=kept), admission
+    failed = {
+        name: f"Fused, its numbers differ by {distance:.2g} of their size."
+        for name, distance in differences.failed().items()
+    }
+    return replace(_without(recipe, failed), kept=kept), admission
 
 
 @contextmanager
@@ -373,12 +380,39 @@ class _Float32(Module):
         return rows.astype(mx.float32)
 
 
-def _without(recipe: Recipe, failed: dict[str, float]) -> Recipe:
-    plans = tuple(p for p in recipe.plans if p.layer not in failed)
-    reasons = {
-        name: f"Fused, its numbers differ by {distance:.2g} of their size."
-        for name, distance in failed.items()
-    }
+def _overflowing(
+    fused: FusedLayers, place: Place, pages: list[LayerGeometry], tokens: list[int]
+) -> dict[str, str]:
+    """The layers that keep float16 rows finite where fused they would not, and why they matter."""
+    found: dict[str, list[mx.array]] = {}
+
+    def between(name: str, unfused: Unfused, fused: Unfused) -> Unfused:
+        def all_three(x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
+            large = mx.sign(x) * _LARGEST_FLOAT16
+            finite = []
+            for run in (unfused, fused):
+                finite.append(mx.isfinite(run(large, mask, cache)).all())
+                cache.rewind(cache.size() - x.shape[1])
+            found.setdefault(name, []).append(finite[0] & ~finite[1])
+            return unfused(x, mask, cache)
+
+        return all_three
+
+    fused.watch(between)
+    try:
+        _run(place, pages, tokens)
+    finally:
+        fused.watch(None)
+    reason = "In float16 it keeps large rows from overflowing."
+    return {name: reason for name, flags in found.items() if any(bool(f) for f in flags)}
+
+
+_LARGEST_FLOAT16 = 65504.0
+
+
+def _without(recipe: Recipe, reasons: dict[str, str]) -> Recipe:
+    """The recipe less some layers, with the reasons."""
+    plans = tuple(p for p in recipe.plans if p.layer not in reasons)
     return replace(recipe, plans=plans, reasons={**recipe.reasons, **reasons})
 
 

@@ -119,6 +119,16 @@ def test_16_bit_logits_are_as_exact_as_mlx_lm_s(family: str, dtype: mx.Dtype) ->
         assert distance(as_numpy(logits), expected) < 1.1 * own
 
 
+def test_a_layer_that_keeps_float16_from_overflowing_is_not_fused() -> None:
+    """Gemma 3 clips its residual, in float16 alone."""
+    model = families.make("gemma3_text", mx.float16)
+    norm = model.layers[1].post_feedforward_layernorm
+    norm.weight = norm.weight * 300
+    with PagedModel(model, context=64, compute="exact") as paged:
+        assert [layer.level for layer in paged.compute.layers] == [FUSED, OPERATIONS, FUSED]
+        assert "large rows from overflowing" in paged.compute.layers[1].reason
+
+
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "cohere2", "starcoder2"])
 def test_fast_is_near(family: str) -> None:
     model = families.make(family, bits=4)
@@ -338,3 +348,35 @@ def test_the_levels_say_what_and_why() -> None:
             "fused",
             "Its attention is; its second half is not a gated MLP.",
         ]
+
+
+@pytest.mark.parametrize("mode", ["mlx", "exact", "fast"])
+@pytest.mark.parametrize("pages", [mx.float32, mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16])
+def test_pages_of_any_type_under_a_model_of_any_type(
+    dtype: mx.Dtype, pages: mx.Dtype, mode: ComputeMode
+) -> None:
+    model = families.make("qwen3", dtype, bits=4)
+    expected = dense_logits(model)
+    with PagedModel(model, context=128, compute=mode, kv_dtype=pages) as paged:
+        assert (paged.compute.mode, paged.pool.layers[0].values.dtype) == (mode, pages)
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 0.15
+
+
+def test_packing_does_not_hold_the_weights_twice() -> None:
+    """Each layer's arrays are gone before the next one's are packed."""
+    model = families.make("llama", hidden_size=256, intermediate_size=2048, num_hidden_layers=4)
+    held: list[int] = []
+
+    class Counting(MemoryStore):
+        def matrix(self, *args: Any) -> PackedWeights:
+            packed = super().matrix(*args)
+            held.append(mx.get_active_memory() + mx.get_cache_memory())
+            return packed
+
+    mx.clear_cache()
+    with PagedModel(model, context=32, compute="exact", weights=Counting()) as paged:
+        assert paged.compute.mode == "exact"
+    assert held[-1] < held[0] / 3
+    assert held == sorted(held, reverse=True)

@@ -117,6 +117,24 @@ def test_adapters_over_packed_layers(adapter: Any, bits: int) -> None:
     assert_same_bits(same, weights)
 
 
+@pytest.mark.parametrize("weights", [mx.float32, mx.float16, mx.bfloat16])
+@pytest.mark.parametrize("activations", [mx.float32, mx.float16, mx.bfloat16])
+def test_results_have_the_dtype_that_mlx_gives_them(
+    weights: mx.Dtype, activations: mx.Dtype
+) -> None:
+    layer = nn.Linear(32, 16)
+    layer.set_dtype(weights)
+    model, x = Holder(part=layer), mx.random.normal((3, 32)).astype(activations)
+    expected = layer(x)
+    layers = LinearLayers(model, MemoryStore(), "exact")
+    found = model.part(x)
+    assert found.dtype == expected.dtype
+    np.testing.assert_allclose(
+        np.array(found.astype(mx.float32)), np.array(expected.astype(mx.float32)), atol=2e-2
+    )
+    layers.undo()
+
+
 def test_a_weight_that_is_assigned_is_used() -> None:
     model = Holder(part=nn.Linear(32, 16))
     x = mx.random.normal((3, 32))
