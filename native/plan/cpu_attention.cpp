@@ -46,6 +46,7 @@ struct Cut {
 };
 
 Cut cut(const Tile& tile, const AttentionGeometry& g, int64_t most_work) {
+  constexpr int64_t kRatio = kItemsAThread / kItemsAThreadOfHeads;
   const int32_t group = g.heads / g.kv_heads;
   const int32_t rows = (tile.end - tile.begin) * group;
   const int32_t most_heads = tile.few_rows ? std::max(1, kWalkRows / rows) : 1;
@@ -54,9 +55,10 @@ Cut cut(const Tile& tile, const AttentionGeometry& g, int64_t most_work) {
   const int64_t partitions = tile.last_partition - tile.first_partition;
   const auto runs =
       static_cast<int32_t>(std::clamp<int64_t>(ceil_div(pieces, shares), 1, partitions));
-  if (int64_t{runs} * shares < pieces) {
+  const int64_t least = ceil_div(pieces, kRatio);
+  if (int64_t{runs} * shares < least) {
     shares = static_cast<int32_t>(
-        std::min<int64_t>(g.kv_heads, std::max<int64_t>(shares, ceil_div(pieces, runs))));
+        std::min<int64_t>(g.kv_heads, std::max<int64_t>(shares, ceil_div(least, runs))));
   }
   return {runs, shares};
 }

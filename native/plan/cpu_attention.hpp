@@ -47,6 +47,9 @@ constexpr int32_t kTileRows = 64;
 constexpr int64_t kWorthASecondThread = 1 << 18;
 // Items for each thread, where the work can be cut so: late threads then cost little.
 constexpr int32_t kItemsAThread = 8;
+// Items for each thread for which KV heads are dealt to different items where partitions are too
+// few: an item with a share of the heads reads memory with gaps.
+constexpr int32_t kItemsAThreadOfHeads = 2;
 // What partial results may take; past it, sequences are cut less.
 constexpr int64_t kMostPartialBytes = int64_t{64} << 20;
 

@@ -503,9 +503,10 @@ static inline void accumulate_seen(const View& view, int32_t start, int32_t row,
 }
 
 // Tokens of a page that are taken for all KV heads before the next ones, and the bytes that are
-// asked for ahead of use.
+// asked for ahead of use: several times what memory delivers in the time that it takes to answer,
+// and little enough that an item's first bytes, which nobody asked for in time, are few.
 constexpr int32_t kWalkStep = 16;
-constexpr int64_t kAheadBytes = 32768;
+constexpr int64_t kAheadBytes = 8192;
 
 // Few rows: keys and values go from the pages into registers, all of the item's KV heads for
 // each step of tokens, so that memory is read in its order; what comes next is asked for
@@ -532,6 +533,22 @@ struct FewRows {
   const char* step_at(const Part& part, int32_t position) const {
     if (position >= part.last) return nullptr;
     return reinterpret_cast<const char*>(rows_at(part, view.slot(position), 0).data);
+  }
+
+  // Asks for the first keys of an item, which no walk before it asks for.
+  [[gnu::always_inline]] void begin(int32_t first, int32_t last) const {
+    const auto& a = view.call;
+    const int32_t step = a.block_size < kWalkStep ? a.block_size : kWalkStep;
+    const Part keys{a.key_pool, a.k_dim, first, last};
+    const int64_t bytes = int64_t{heads} * a.k_dim * sizeof(typename Format::Element);
+    const int64_t stride = int64_t{a.kv_heads} * a.k_dim * sizeof(typename Format::Element);
+    int64_t asked = 0;
+    for (int32_t at = first / step * step; at < last && asked < kAheadBytes; at += step) {
+      const char* rows = step_at(keys, at);
+      for (int32_t t = 0; t < step; ++t, asked += bytes) {
+        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(rows + t * stride + b, 0, 2);
+      }
+    }
   }
 
   // Calls body(rows, position, head) for all steps and heads of a part, in the order of memory.
@@ -701,12 +718,17 @@ static void attend_as(const AttentionWork& work, const AttentionItem& item, floa
   const auto token_of = [&](int64_t row) {
     return static_cast<int32_t>(row % view.rows) / view.group;
   };
+  const int32_t last_position = view.first_position + view.tokens - 1;
+  const int64_t low = a.window > 0 ? int64_t{view.first_position} - a.window + 1 : 0;
+  if (item.few_rows) {
+    const int32_t start = item.first_partition * view.partition;
+    FewRows<Format>{view, queries, scores, query_stride, heads}.begin(
+        low > start ? static_cast<int32_t>(low) : start, last_position + 1);
+  }
   for (int64_t r = 0; r < rows; ++r) {
     load_query(a, view.first_token + token_of(r), head_of(r), queries + r * query_stride);
     if (item.partials < 0) begin_row(a, state, r, head_of(r));
   }
-  const int32_t last_position = view.first_position + view.tokens - 1;
-  const int64_t low = a.window > 0 ? int64_t{view.first_position} - a.window + 1 : 0;
   for (int32_t p = item.first_partition; p < item.last_partition; ++p) {
     const int32_t start = p * view.partition;
     const int32_t first = low > start ? static_cast<int32_t>(low) : start;

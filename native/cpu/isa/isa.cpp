@@ -20,6 +20,8 @@ bool has(Isa isa) {
     case Isa::neon:
 #if defined(__aarch64__) && defined(__linux__)
       return getauxval(AT_HWCAP) & (1UL << 20);  // HWCAP_ASIMDDP
+#elif defined(__aarch64__) && defined(__APPLE__)
+      return true;  // all of Apple's own processors
 #else
       return false;
 #endif

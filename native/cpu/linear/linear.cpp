@@ -20,7 +20,7 @@ const LinearKernels& kernels_of_this_machine() {
       return avx512::linear_kernels;
     case Isa::avx2:
       return avx2::linear_kernels;
-#elif defined(__aarch64__) && defined(__linux__)
+#elif defined(__aarch64__)
     case Isa::neon:
       return neon::linear_kernels;
 #endif

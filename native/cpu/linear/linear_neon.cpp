@@ -1,7 +1,7 @@
 // Sixteen lanes with Armv8.2 dot products: four registers each.
 #include "cpu/linear/kernels.hpp"
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(__aarch64__)
 #include <arm_neon.h>
 
 #include <utility>
