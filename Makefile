@@ -57,7 +57,7 @@ lint: .venv/dev
 NATIVE_TEST := $(shell find tests/native native -name '*.cpp' ! -path 'native/mlx/*' \
 	! -path 'native/blas/*')
 NATIVE_HEADERS := $(shell find native tests/native -name '*.h*')
-NATIVE_TEST_FLAGS = -std=c++20 -g -Wall -Wextra -Werror -ffp-contract=off -Inative \
+NATIVE_TEST_FLAGS = -std=c++20 -g1 -Wall -Wextra -Werror -ffp-contract=off -Inative \
 	-Inative/include -pthread
 FLAGS.asan = -O1 -fsanitize=address,undefined -fno-sanitize-recover=all
 FLAGS.tsan = -O1 -fsanitize=thread
@@ -70,25 +70,28 @@ CXX.neon = $(NEON_CXX)
 
 # The same flags for the same suffixes as in setup.py.
 MACHINE := $(shell uname -m)
+PARALLEL = $(MAKE) --no-print-directory -j$(shell getconf _NPROCESSORS_ONLN)
 ISA_FLAGS.x86_64.avx2 = -mavx2 -mfma -mf16c
 ISA_FLAGS.x86_64.avx512 = $(ISA_FLAGS.x86_64.avx2) \
 	-mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
 ISA_FLAGS.aarch64.neon = -march=armv8.2-a+dotprod
 isa_flags = $(ISA_FLAGS.$(if $(filter neon,$(1)),aarch64,$(MACHINE)).$(lastword $(subst _, ,$(basename $(notdir $(2))))))
 
-sanitize: build/asan/run
-	for isa in portable avx2 avx512 neon; do PAMX_CPU_ISA=$$isa $< || exit; done
+sanitize:
+	@$(PARALLEL) build/asan/run
+	for isa in portable avx2 avx512 neon; do PAMX_CPU_ISA=$$isa build/asan/run || exit; done
 
 # Its memory layout does not bear the randomisation that recent kernels do.
-tsan: build/tsan/run
-	$(shell setarch -R true 2>/dev/null && echo setarch -R) $<
+tsan:
+	@$(PARALLEL) build/tsan/run
+	$(shell setarch -R true 2>/dev/null && echo setarch -R) build/tsan/run
 
 test-neon:
 	@if ! command -v $(NEON_CXX) >/dev/null || ! command -v $(NEON_RUN) >/dev/null; then \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 			apt-get install -qq g++-aarch64-linux-gnu qemu-user >/dev/null || true; fi; fi
 	@if command -v $(NEON_CXX) >/dev/null && command -v $(NEON_RUN) >/dev/null; then \
-		$(MAKE) --no-print-directory build/neon/run && \
+		$(PARALLEL) build/neon/run && \
 		for isa in portable neon; do PAMX_CPU_ISA=$$isa $(NEON_RUN) build/neon/run || exit; done; \
 	else echo "make: NEON not tested: apt install g++-aarch64-linux-gnu qemu-user" >&2; fi
 
