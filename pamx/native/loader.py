@@ -7,6 +7,7 @@ import functools
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from pamx.native.threads import usable_cpus
 # nanobind internals that this library's instance layout was written for. Another nanobind ABI
 # may lay instances out differently; then the plain-MLX path serves.
 NANOBIND_ABI = "_v22_"
+_MOST_THREADS = 1024
 _ISAS = ("avx512", "avx2", "neon", "portable")
 
 
@@ -34,6 +36,16 @@ class Library:
     mlx_compiled: str
     mlx_loaded: str
     cpu_isa: str
+
+
+@dataclass
+class _Asked:
+    """What the program asked for; it comes before the environment."""
+
+    threads: int | None = None
+
+
+_asked = _Asked()
 
 
 def library() -> Library:
@@ -82,6 +94,16 @@ def _load() -> Library:
             f"The native library does not load: {error}.",
             "Install pamx again, so that it is built for this machine and its pinned mlx.",
         ) from error
+    try:
+        return _prepared(module)
+    except AttributeError as error:  # cffi's, for a name that the library does not have
+        raise NativeError(
+            f"The native library is of another version of pamx: {error}.",
+            "Build it again: install pamx again.",
+        ) from error
+
+
+def _prepared(module: Any) -> Library:
     ffi, lib = module.ffi, module.lib
 
     def text(pointer: Any) -> str:
@@ -111,6 +133,10 @@ def set_num_threads(count: int) -> None:
     Raises:
         NativeError: the library cannot be used here, or the count is not from 1 to 1024.
     """
+    if 1 <= count <= _MOST_THREADS:
+        _asked.threads = count
+        if _load_once.cache_info().currsize and isinstance(_load_once(), NativeError):
+            _load_once.cache_clear()  # PAMX_NUM_THREADS may have been all that was wrong
     native = library()
     check(native, native.lib.pamx_set_num_threads(count))
 
@@ -129,12 +155,15 @@ def mlx_version() -> str:
 
 
 def _wanted_threads() -> int:
+    if _asked.threads is not None:
+        return _asked.threads
     text = os.environ.get("PAMX_NUM_THREADS", "")
     if not text:
         return usable_cpus()
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 1024:
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= _MOST_THREADS:
         raise NativeError(
-            f"PAMX_NUM_THREADS is {text!r}, not a number from 1 to 1024.", "Correct or unset it."
+            f"PAMX_NUM_THREADS is {text!r}, not a number from 1 to {_MOST_THREADS}.",
+            "Correct or unset it.",
         )
     return int(text)
 

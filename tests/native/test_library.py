@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,6 +84,23 @@ def test_a_wrong_setting_is_said_and_not_ignored() -> None:
     code = "from pamx.attention.backend import choose_backend as c; print(c().name, c().reason)"
     said = run(code, PAMX_CPU_ISA="sse9")
     assert said == "mlx PAMX_CPU_ISA is 'sse9'; there are kernels for avx512, avx2, neon, portable."
+
+
+def test_a_library_of_another_version_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that was built before a function was added."""
+    native = library()
+
+    class Lib:
+        def __getattr__(self, name: str) -> object:
+            if name == "pamx_set_num_threads":
+                raise AttributeError(f"cffi library has no function named '{name}'")
+            return getattr(native.lib, name)
+
+    stale = SimpleNamespace(ffi=native.ffi, lib=Lib(), __file__="x")
+    monkeypatch.setitem(sys.modules, "pamx.native._pamx", stale)
+    with pytest.raises(NativeError, match="is of another version of pamx") as error:
+        loading._load()
+    assert error.value.hint == "Build it again: install pamx again."
 
 
 def test_a_forked_child_gets_threads_of_its_own() -> None:
