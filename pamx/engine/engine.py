@@ -6,9 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import mlx.core as mx
+from typing import Any
 
 import pamx.models as models
 from pamx.attention.backend import choose_backend
@@ -26,12 +24,13 @@ from pamx.engine.steps import decode, prefill, prefill_chunk
 from pamx.engine.text import TextStream
 from pamx.errors import RequestError
 from pamx.models import LoadedModel
+from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
+from pamx.substitute.computation import chosen_mode
 from pamx.substitute.levels import ComputeMode, Levels
 from pamx.substitute.paged_model import PagedModel
 from pamx.substitute.weight_file import FileStore
 
 GREEDY = Sampling()
-KvDtype = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,11 @@ class Engine(Closing):
                 f"Ask for at most {trained:,}.",
             )
         self._paged: PagedModel | None = None
+        wanted, dtype = checked_compute(compute) or "fast", checked_kv_dtype(kv_dtype)
         try:
             backend = choose_backend()
-            if compute is None:
-                compute = "fast" if backend.name == "native-cpu" else "mlx"
-            known = recall_admission(loaded, compute)
+            mode, _ = chosen_mode(wanted, backend)
+            known = recall_admission(loaded, mode)
             self._paged = PagedModel(
                 loaded.model,
                 context=context,
@@ -96,12 +95,12 @@ class Engine(Closing):
                 block_size=block_size,
                 backend=backend,
                 admission=known,
-                compute=compute,
-                kv_dtype=None if kv_dtype == "auto" else getattr(mx, kv_dtype),
+                compute=wanted,
+                kv_dtype=dtype,
                 weights=None if loaded.weights is None else FileStore(loaded.weights),
             )
             if self._paged.admission != known:
-                remember_admission(loaded, compute, self._paged.admission)
+                remember_admission(loaded, mode, self._paged.admission)
             self.compute = self._paged.compute
             self.context = min(context or self._paged.context, self._paged.context)
             self.attention = AttentionStatus(True, backend.name, backend.reason)
@@ -283,6 +282,11 @@ class Engine(Closing):
         finally:
             slot.close()
 
+    @property
+    def kv_dtype(self) -> str | None:
+        """What pages hold, such as "float16"; None if pages do not serve the model."""
+        return None if self._paged is None else str(self._paged.kv_dtype).rpartition(".")[2]
+
     # ---- what a chat session is built from -------------------------------------------------------
 
     def new_slot(self) -> Slot:
@@ -394,16 +398,17 @@ def load(
         context: Tokens that a prompt and its answer may have together; None: as many as the
             model was made for, or as fit half of the free memory.
         block_size: Tokens a page: 8, 16 or 32.
-        compute: "fast", "exact" or "mlx", as for `PagedModel`; None: "fast" where the native
-            library serves MLX on the CPU, else "mlx".
-        kv_dtype: What pages hold; "auto": float16 for a float32 model in "fast", else the dtype of
-            the model.
+        compute: "fast", "exact" or "mlx", as for `PagedModel`; None: "fast". Where the native
+            library does not serve MLX, "mlx" does.
+        kv_dtype: What pages hold: "float32", "float16" or "bfloat16", or such an mx.Dtype; "auto"
+            or None: float16 for a float32 model in "fast", else the dtype of the model.
         progress: Show download progress on a terminal.
 
     Raises:
         ModelError: the model cannot be found, fetched or built.
-        RequestError: the context does not fit.
+        RequestError: the context does not fit; `compute` or `kv_dtype` is unknown.
     """
+    compute, kv_dtype = checked_compute(compute), checked_kv_dtype(kv_dtype)
     loaded = models.load(
         name,
         revision=revision,

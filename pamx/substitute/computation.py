@@ -42,7 +42,7 @@ from pamx.substitute.admission import (
 from pamx.substitute.attention import substitute_attention
 from pamx.substitute.classes import Swaps, Undo, in_front
 from pamx.substitute.fused import FusedLayers, Unfused
-from pamx.substitute.levels import ComputeMode, LayerLevel, Levels
+from pamx.substitute.levels import AS_ASKED, ComputeMode, LayerLevel, Levels
 from pamx.substitute.linear import LinearLayers
 from pamx.substitute.observe import observe
 from pamx.substitute.output import RowSelector, substitute_output
@@ -211,9 +211,11 @@ class Substitution:
                 why = "Its attention is; its second half is not a gated MLP." if other else ""
                 layers.append(LayerLevel(name, "fused", why))
         heads = [self.linear.bits[name] for name in self.linear.head]
-        head = "output head on plain MLX"
+        head = "on plain MLX"
         if heads:
-            head = f"output head {heads[0]}-bit wide" if heads[0] else "output head dense"
+            head = f"{heads[0]}-bit weights" if heads[0] else "dense weights"
+            if heads[0] and mode == "fast":
+                head += ", 15-bit activations"
         kept = tuple(sorted(self.linear.reasons.items()))
         return Levels(mode, reason, tuple(layers), head, kept)
 
@@ -472,5 +474,5 @@ def chosen_mode(wanted: ComputeMode, backend: Backend) -> tuple[ComputeMode, str
 _MEANING: dict[ComputeMode, str] = {
     "fast": "Native kernels; quantised matrices meet activations in 8 bits.",
     "exact": "Native kernels, in float32.",
-    "mlx": "Nothing else was asked for.",
+    "mlx": AS_ASKED,
 }

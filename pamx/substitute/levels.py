@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal
 
-ComputeMode = Literal["mlx", "exact", "fast"]
+ComputeMode = Literal["fast", "exact", "mlx"]
 Level = Literal["fused", "operations", "mlx"]
+
+AS_ASKED = "As asked."  # the reason for "mlx" where nothing stands in the way of more
+_WORDS: dict[Level, str] = {
+    "fused": "fused",
+    "operations": "by operations",
+    "mlx": "on plain MLX",
+}
 
 
 @dataclass(frozen=True)
@@ -43,33 +51,50 @@ class Levels:
     head: str = ""
     kept: tuple[tuple[str, str], ...] = ()
 
+    def __str__(self) -> str:
+        return self.summary()
+
     def summary(self) -> str:
-        """One line, such as "30 layers fused; output head 8-bit wide"."""
+        """One line, such as "30 layers fused; output head: dense weights"."""
         if self.mode == "mlx":
-            return f"MLX computes all but attention. {self.reason}"
+            return self._with_reason("MLX computes all but attention")
         parts = []
-        for level in ("fused", "operations", "mlx"):
+        for level, words in _WORDS.items():
             layers = [layer for layer in self.layers if layer.level == level]
             if not layers:
                 continue
-            words = {"fused": "fused", "operations": "by operations", "mlx": "on plain MLX"}[level]
             text = f"{len(layers)} {'layer' if len(layers) == 1 else 'layers'} {words}"
             if reasons := sorted({layer.reason for layer in layers if layer.reason}):
                 text += f" ({reasons[0].rstrip('.')}{' and others' if len(reasons) > 1 else ''})"
             parts.append(text)
-        return "; ".join([*parts, self.head] if self.head else parts)
+        return "; ".join([*parts, f"output head: {self.head}"] if self.head else parts)
 
-    def table(self) -> list[str]:
-        """A line for each layer, then for the head and for what MLX keeps."""
-        lines = [f"compute: {self.mode}. {self.reason}"]
-        width = max((len(layer.name) for layer in self.layers), default=0)
-        lines += [
-            f"{layer.name:<{width}}  {layer.level:<10}  {layer.reason}".rstrip()
-            for layer in self.layers
-        ]
+    def table(self, *more: tuple[str, str]) -> list[str]:
+        """Lines: the mode, neighbouring layers of one kind, the head, and what MLX keeps.
+
+        Args:
+            more: Names and texts of rows to put below the head's.
+        """
+        rows = []
+        first = 0
+        for (level, reason), group in groupby(self.layers, lambda one: (one.level, one.reason)):
+            last = first + len(list(group)) - 1
+            name = f"layer {first}" if first == last else f"layers {first}-{last}"
+            why = reason or ("two native operations each" if level == "fused" else "")
+            rows.append((name, f"{_WORDS[level]}: {why}" if why else _WORDS[level]))
+            first = last + 1
         if self.head:
-            lines.append(self.head)
-        return lines + [f"{name}: mlx. {reason}" for name, reason in self.kept]
+            rows.append(("output head", self.head))
+        rows += more
+        width = max((len(name) for name, _ in rows), default=0)
+        return [
+            self._with_reason(f"compute: {self.mode}"),
+            *(f"{name:<{width}}  {text}" for name, text in rows),
+            *(f"{name}: on plain MLX. {reason}" for name, reason in self.kept),
+        ]
+
+    def _with_reason(self, text: str) -> str:
+        return f"{text}, as asked." if self.reason == AS_ASKED else f"{text}. {self.reason}"
 
     def as_json(self) -> dict[str, Any]:
         return {

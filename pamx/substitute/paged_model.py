@@ -19,6 +19,7 @@ from pamx.kv.block_table import BlockTable
 from pamx.kv.budget import UNASKED_SHARE, measure_budget
 from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
 from pamx.substitute.admission import Admission
+from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
 from pamx.substitute.computation import Place, chosen_mode, substitute
 from pamx.substitute.geometry import discover_geometry
 from pamx.substitute.levels import ComputeMode
@@ -44,9 +45,10 @@ class PagedModel(Closing):
             logits on pages with those on its own cache now.
         compute: "mlx": attention alone is replaced. "exact": what else can be runs in native CPU
             kernels, in float32. "fast": likewise, and quantised matrices meet activations in int8.
-            Where the native library does not serve, "mlx" does.
-        kv_dtype: What pages hold; None: float16 for a float32 model in "fast", else the dtype
-            of the model.
+            Where the native library does not serve, "mlx" does. None: "mlx", because a model that
+            you loaded should keep its numbers, while `pamx.load` is for speed and takes "fast".
+        kv_dtype: What pages hold: "float32", "float16" or "bfloat16", or such an mx.Dtype; "auto"
+            or None: float16 for a float32 model in "fast", else the dtype of the model.
         weights: Gives packed weights; None: they are packed now, and kept in memory.
 
     Attributes:
@@ -58,7 +60,7 @@ class PagedModel(Closing):
     Raises:
         UnsupportedAttentionError: pages would not give this model its own numbers; it is
             unchanged then.
-        RequestError: `context` does not fit into memory.
+        RequestError: `context` does not fit into memory; `compute` or `kv_dtype` is unknown.
     """
 
     def __init__(
@@ -70,14 +72,15 @@ class PagedModel(Closing):
         block_size: int = 16,
         backend: Backend | None = None,
         admission: Admission | None = None,
-        compute: ComputeMode = "mlx",
-        kv_dtype: mx.Dtype | None = None,
+        compute: ComputeMode | None = "mlx",
+        kv_dtype: KvDtype = None,
         weights: WeightStore | None = None,
     ) -> None:
+        wanted, dtype = checked_compute(compute) or "mlx", checked_kv_dtype(kv_dtype)
         self.backend = backend or choose_backend()
         layers = discover_geometry(model)
-        mode, reason = chosen_mode(compute, self.backend)
-        pages = [replace(g, dtype=kv_dtype or _page_dtype(g.dtype, mode)) for g in layers]
+        mode, reason = chosen_mode(wanted, self.backend)
+        pages = [replace(g, dtype=dtype or _page_dtype(g.dtype, mode)) for g in layers]
         # Before anything is computed: a context that cannot be is an error at once.
         _pool_tokens(pages, context, max_context)
         self._placeholders = Placeholders()
@@ -96,7 +99,7 @@ class PagedModel(Closing):
             place, mode, reason, pages, admission
         )
         try:
-            if self.compute.mode != mode and kv_dtype is None:
+            if self.compute.mode != mode and dtype is None:
                 pages = [replace(g, dtype=_page_dtype(g.dtype, self.compute.mode)) for g in layers]
             num_blocks = -(-_pool_tokens(pages, context, max_context) // block_size)
             self.manager = BlockManager(num_blocks, block_size)
@@ -144,6 +147,11 @@ class PagedModel(Closing):
             return logits.flatten(0, 1)
         logits = self._model(inputs, cache=self._step_caches)
         return logits.flatten(0, 1)[mx.array(rows)]
+
+    @property
+    def kv_dtype(self) -> mx.Dtype:
+        """What pages hold."""
+        return self.pool.layers[0].keys.dtype
 
     def arrays(self) -> list[mx.array]:
         """The pools as the last queued write leaves them: evaluate these to settle it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
@@ -17,12 +18,13 @@ from mlx.utils import tree_flatten
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tuner.utils import linear_to_lora_layers
 
+import pamx
 from pamx.attention.backend import backend_named
 from pamx.attention.step import Packing, SequenceSlice, Step
-from pamx.errors import NativeError
+from pamx.errors import NativeError, RequestError
 from pamx.native import blocks, small
 from pamx.substitute import computation
-from pamx.substitute.levels import ComputeMode
+from pamx.substitute.levels import ComputeMode, LayerLevel, Levels
 from pamx.substitute.paged_model import PagedModel
 from pamx.substitute.recipe import Recipe
 from pamx.substitute.weights import MemoryStore, PackedWeights
@@ -336,18 +338,62 @@ def test_weights_that_cannot_be_packed_leave_the_model_with_mlx() -> None:
 
 def test_the_levels_say_what_and_why() -> None:
     with PagedModel(families.make("llama", bits=8), context=64, compute="fast") as paged:
-        assert paged.compute.summary() == "3 layers fused; output head 8-bit wide"
+        assert paged.compute.summary() == (
+            "3 layers fused; output head: 8-bit weights, 15-bit activations"
+        )
+        assert str(paged.compute) == paged.compute.summary()
+        assert paged.compute.table()[1:] == [
+            "layers 0-2   fused: two native operations each",
+            "output head  8-bit weights, 15-bit activations",
+        ]
     with PagedModel(families.make("cohere2", bits=4), context=64, compute="fast") as paged:
         assert paged.compute.summary() == (
             "3 layers by operations (Attention's result is not added to its input before the "
-            "second half); output head 4-bit wide"
+            "second half); output head: 4-bit weights, 15-bit activations"
         )
     with PagedModel(families.make("gpt_oss"), context=64, compute="exact") as paged:
-        assert paged.compute.table()[1].split(maxsplit=2) == [
-            "model.layers.0",
-            "fused",
-            "Its attention is; its second half is not a gated MLP.",
+        assert paged.compute.table()[1:3] == [
+            "layers 0-2   fused: Its attention is; its second half is not a gated MLP.",
+            "output head  dense weights",
         ]
+    with PagedModel(families.make("llama"), context=64, compute=None) as paged:
+        assert paged.compute.table() == ["compute: mlx, as asked."]
+
+
+def test_what_differs_has_a_line_of_its_own() -> None:
+    whole, part = LayerLevel("a", "fused"), LayerLevel("b", "operations", "It has two norms.")
+    table = Levels("exact", "Because.", (whole, whole, part, whole)).table()
+    assert table == [
+        "compute: exact. Because.",
+        "layers 0-1  fused: two native operations each",
+        "layer 2     by operations: It has two norms.",
+        "layer 3     fused: two native operations each",
+    ]
+
+
+@pytest.mark.parametrize("name", ["quick", "", 3, True, ["fast"]])
+def test_modes_that_do_not_exist(name: Any) -> None:
+    with pytest.raises(RequestError, match="compute must be one of 'fast', 'exact', 'mlx', not"):
+        PagedModel(families.make("llama"), context=64, compute=name)
+    with pytest.raises(RequestError, match=f"not {re.escape(repr(name))}"):
+        pamx.load("no/such-model", compute=name)
+
+
+@pytest.mark.parametrize("name", ["int3", mx.int8, 16, ["float16"]])
+def test_page_types_that_do_not_exist(name: Any) -> None:
+    with pytest.raises(RequestError, match="kv_dtype must be one of 'auto', 'float32'"):
+        PagedModel(families.make("llama"), context=64, kv_dtype=name)
+    with pytest.raises(RequestError, match=f"not {re.escape(repr(name))}"):
+        pamx.load("no/such-model", kv_dtype=name)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [("float16", mx.float16), (mx.bfloat16, mx.bfloat16), ("auto", mx.float32), (None, mx.float32)],
+)
+def test_page_types_by_name_and_by_value(wanted: Any, found: mx.Dtype) -> None:
+    with PagedModel(families.make("llama"), context=64, kv_dtype=wanted) as paged:
+        assert paged.kv_dtype == found
 
 
 @pytest.mark.parametrize("mode", ["mlx", "exact", "fast"])
