@@ -71,8 +71,8 @@ def generate(
         typer.Option(
             "--verbose",
             "-v",
-            help="Write statistics to standard error even if that is piped, and what computes "
-            "each layer of the model.",
+            help="Say on standard error what computes each layer of the model; for one prompt, "
+            "write statistics there even if it is piped.",
         ),
     ] = False,
     batch: batches.Batch = None,
@@ -92,8 +92,8 @@ def generate(
 
     The answer goes to standard output as it comes. Ctrl-C ends it; what has been written stays,
     and the exit status is 130. With --json nothing is written before the end: then one object
-    with the text, why it ended, token counts, timing, and which kernel computed attention (with
-    --beams: all answers and their scores).
+    with the text, why it ended, token counts, timing, and what computed attention and the rest
+    (with --beams: all answers and their scores).
 
     \b
     pamx generate "Name three rivers."
@@ -106,9 +106,9 @@ def generate(
     row names none), text, finish_reason, usage, timing and error; OpenAI rows get a response, as
     that API writes it. A bad line is reported and has no result, and the others go on. After a
     kill, --resume computes only rows that have no result in --output; a result with an error is
-    one: delete its line to try again. A result's fingerprint stands for the prompt, the options and
-    the model: --resume refuses a row that has changed since. Exit status 1: some row was bad or
-    failed.
+    one: delete its line to try again. A result's fingerprint stands for the prompt, the options,
+    --compute and --kv-dtype among them, and the model: --resume refuses a row that has changed
+    since. Exit status 1: some row was bad or failed.
 
     \b
     pamx generate --batch prompts.txt -o results.jsonl
@@ -138,7 +138,10 @@ def generate(
             min_p=min_p,
             seed=seed,
         )
-        defaults = Defaults(identity(model, revision), own, system, raw, priority_field)
+        mode = None if compute is None else compute.value
+        defaults = Defaults(
+            identity(model, revision), own, system, raw, priority_field, mode, kv_dtype.value
+        )
         limits = Limits(max_seqs, token_budget, not no_prefix_cache)
         job = Job(batch, output, format, order, resume, strict, quiet, limits)
         if not run_batch(job, defaults, load, label):

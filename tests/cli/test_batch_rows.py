@@ -232,8 +232,10 @@ def test_fingerprints_tell_requests_apart() -> None:
         one({"prompt": "a"}, defaults=Defaults("other")).fingerprint,
         one({"prompt": "a"}, defaults=Defaults("model", Options(max_tokens=1))).fingerprint,
         one({"prompt": "a"}, defaults=Defaults("model", raw=True)).fingerprint,
+        one({"prompt": "a"}, defaults=Defaults("model", compute="exact")).fingerprint,
+        one({"prompt": "a"}, defaults=Defaults("model", kv_dtype="float16")).fingerprint,
     }
-    assert len(prints) == 7
+    assert len(prints) == 9
     assert one({"prompt": "a"}).fingerprint == one({"prompt": "a", "extra": 1}).fingerprint
 
 

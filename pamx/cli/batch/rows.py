@@ -39,6 +39,8 @@ class Defaults:
         system: System prompt for rows that bring none.
         raw: Continue prompts as they are.
         priority_field: The field that holds a row's priority, or None.
+        compute: The mode asked for, or None; a part of the fingerprints.
+        kv_dtype: The type of pages asked for; a part of the fingerprints.
     """
 
     model: str
@@ -46,6 +48,8 @@ class Defaults:
     system: str | None = None
     raw: bool = False
     priority_field: str | None = None
+    compute: str | None = None
+    kv_dtype: str = "auto"
 
 
 def read_rows(
@@ -159,7 +163,8 @@ class _Parser:
         if custom_id in self._ids:
             raise BadFieldError(f"the custom_id {shown(custom_id)} has been used by a row before")
         self._ids.add(custom_id)
-        request = [self._defaults.model, custom_id, prompt, raw, endpoint, asdict(options)]
+        model = [self._defaults.model, self._defaults.compute, self._defaults.kv_dtype]
+        request = [*model, custom_id, prompt, raw, endpoint, asdict(options)]
         text = json.dumps(request, sort_keys=True)
         fingerprint = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         return Row(number, custom_id, prompt, raw, options, priority, endpoint, fingerprint)
