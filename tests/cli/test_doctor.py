@@ -58,6 +58,8 @@ def test_without_the_native_library_it_warns(run: Run) -> None:
     assert "PAMX_DISABLE_NATIVE" in str(rows["native-library"]["message"])
     assert rows["self-test-native"]["status"] == "skip"
     assert rows["compute"]["value"]["mode"] == "mlx"  # type: ignore[index]
+    assert rows["compute"]["status"] == "warn"
+    assert "Unset PAMX_DISABLE_NATIVE" in str(rows["compute"]["fix"])
 
 
 @pytest.mark.parametrize(

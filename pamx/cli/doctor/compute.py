@@ -127,13 +127,28 @@ def check_attention() -> Row:
     return Row("attention", "ok", backend.reason, value)
 
 
+def _native_hint() -> str:
+    from pamx.native import library
+
+    try:
+        library()
+    except NativeError as error:
+        return error.hint
+    return ""
+
+
 def check_compute() -> Row:
+    import mlx.core as mx
+
     from pamx.attention.backend import choose_backend
 
     backend = choose_backend()
     if backend.name == "mlx":
+        value = {"mode": "mlx", "reason": backend.reason}
         message = f"MLX computes what is not attention. {backend.reason}"
-        return Row("compute", "ok", message, {"mode": "mlx", "reason": backend.reason})
+        if mx.default_device().type != mx.DeviceType.cpu:
+            return Row("compute", "ok", message, value)
+        return Row("compute", "warn", f"Slow: {message}", value, _native_hint())
     message = (
         "Models run fast: native kernels, layers fused where they are understood. --verbose says "
         "what each layer of a model got; --compute exact or mlx chooses."
