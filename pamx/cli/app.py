@@ -22,6 +22,10 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except typer.BadParameter as error:
+            # The library that checks values begins so, whatever its own message says.
+            error.message = error.message.removeprefix("Value error, ")
+            raise
         except (PamxError, OSError, MemoryError, KeyboardInterrupt) as error:
             raise typer.Exit(report(error)) from None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pamx.cli import options
+from pamx.cli.computed import level_lines, shortfall
 from pamx.cli.terminal import note
 from pamx.errors import NativeError
 
@@ -27,7 +28,7 @@ class Loading:
 
 
 def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
-    """`pamx.load`, with a line on stderr if pages do not serve the model.
+    """`pamx.load`, with a line on stderr if the model does not run as it was wanted.
 
     Args:
         wanted: What to load.
@@ -46,8 +47,10 @@ def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
         kv_dtype=wanted.kv_dtype.value,
     )
     if verbose:
-        for line in engine.compute.table():
+        for line in level_lines(engine):
             note(line)
+    if lack := shortfall(engine, wanted.compute and wanted.compute.value):
+        note(lack)
     if not engine.attention.paged:
         note(engine.attention.reason)
     return engine
@@ -55,8 +58,13 @@ def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
 
 def _use_threads(count: int) -> None:
     from pamx.native.loader import set_num_threads
+    from pamx.native.threads import usable_cpus
 
     try:
         set_num_threads(count)
     except NativeError as error:
         note(f"--threads changes nothing: {error.message}")
+        return
+    cpus = usable_cpus()
+    if count > cpus:
+        note(f"{count} threads on {cpus} {'CPU' if cpus == 1 else 'CPUs'}: slower than {cpus}.")

@@ -188,9 +188,11 @@ ComputeOption = Annotated[
     typer.Option(
         "--compute",
         metavar="MODE",
-        help="What computes the model on a CPU: fast (native kernels, activations in 8 bits), "
-        "exact (native kernels in float32), mlx (MLX's own operations).",
-        show_default="fast, where the native library serves",
+        help="How the model is computed on a CPU. fast: pamx's kernels, with activations rounded "
+        "to 8 bits (15 where it matters most) for quantised weights: quickest, answers may differ "
+        "slightly from mlx-lm's. exact: the same kernels in float32: mlx-lm's numbers up to "
+        "rounding. mlx: MLX's operations for all but attention: slowest, for comparison.",
+        show_default="fast; mlx where pamx's native library does not serve",
     ),
 ]
 KvTypeOption = Annotated[

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pamx.cli.batch.durations import duration_text
+
 if TYPE_CHECKING:
     from pamx.engine import Completion, Engine
 
@@ -15,7 +17,7 @@ def summary(completion: Completion) -> str:
     if count > 1 and completion.decode_rate:
         parts.append(f"{completion.decode_rate:.1f} tokens/s")
     if count:
-        parts.append(f"first after {completion.ttft:.1f} s")
+        parts.append(f"first after {duration_text(completion.ttft)}")
     parts.append(
         f"{completion.cached_tokens} of {completion.prompt_tokens} prompt tokens from cache"
     )
@@ -51,6 +53,11 @@ def as_json(engine: Engine, text: str, completion: Completion | None) -> dict[st
             "kernel": attention.kernel,
             "paged": attention.paged,
             "reason": attention.reason,
+            "kv_dtype": engine.kv_dtype,
         },
-        "compute": {"mode": compute.mode, "summary": compute.summary()},
+        "compute": {
+            "mode": compute.mode,
+            "reason": compute.reason,
+            "summary": compute.summary(),
+        },
     }

@@ -191,7 +191,6 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(run: Run) -> None:
     [
         (["--batch", "x", "a prompt"], "PROMPT"),
         (["--batch", "x", "--json"], "--json"),
-        (["--batch", "x", "--verbose"], "--quiet"),
         (["--batch", ""], "name a file"),
         (["--batch", "x", "--resume"], "--output"),
         (["--batch", "x", "--format", "csv"], "--format"),

@@ -25,10 +25,11 @@ from pamx.cli.batch.rows import Defaults
 from pamx.cli.batch.run import Job, run_batch
 from pamx.cli.batch.serve import Limits
 from pamx.cli.batch.summary import table
-from pamx.engine import Completion
+from pamx.engine import AttentionStatus, Completion
 from pamx.engine.batch import BatchStats, Output
 from pamx.engine.request import Request
 from pamx.errors import OutOfBlocksError, RequestError
+from pamx.substitute.levels import Levels
 
 DEFAULTS = Defaults("model", Options(max_tokens=1))
 
@@ -37,6 +38,9 @@ class Engine:
     """Answers with its prompt; "refuse" is refused, "break" breaks off, each in its way."""
 
     name = "stand-in"
+    compute = Levels("mlx", "As asked.")
+    attention = AttentionStatus(True, "mlx", "It is.")
+    kv_dtype = "float32"
     most_queued = 0
 
     def __init__(self) -> None:
@@ -288,6 +292,8 @@ def test_a_bad_line_that_was_mended_is_answered_on_resuming(start: Start) -> Non
         {"rows": [{"prompt": "other"}]},
         {"defaults": Defaults("model", Options(max_tokens=2))},
         {"defaults": Defaults("other", Options(max_tokens=1))},
+        {"defaults": replace(DEFAULTS, compute="mlx")},
+        {"defaults": replace(DEFAULTS, kv_dtype="bfloat16")},
     ],
 )
 def test_results_of_another_request_are_not_taken_for_this_one_s(
@@ -421,7 +427,7 @@ def test_results_do_not_run_into_the_progress_on_one_terminal(
 def test_the_summary() -> None:
     progress: Any = SimpleNamespace(done=4, failed=0, bad=1)
     stats = BatchStats(1000, 250, 60, 3, 2, 7, 8, 9, [0.1, 0.2, 0.3, 0.4])
-    text = table(progress, 30.0, stats, [1.0, 2.0, 3.0, 4.0], 2)
+    text = table(progress, 30.0, stats, [1.0, 2.0, 3.0, 4.0], 2, "exact: 30 layers fused")
     assert text.splitlines() == [
         "Requests             4 done, 0 failed, 1 bad, 2 from an earlier run",
         "Tokens               1,000 of prompts, 60 generated",
@@ -432,6 +438,7 @@ def test_the_summary() -> None:
         "Prefix hit rate      25.0 % (250 tokens)",
         "Preemptions          3, 2 of them swapped",
         "Peak pages           7 of 8",
+        "Computed by          exact: 30 layers fused",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 
@@ -23,9 +24,12 @@ def test_answer_goes_to_stdout_and_statistics_to_stderr(run: Run) -> None:
     assert "Paris" in result.stdout
     assert result.stdout.endswith("\n")
     levels, statistics = result.stderr.rsplit("\n", 2)[:2]
-    assert levels.startswith("compute: fast. ")
-    assert levels.count("  fused\n") == 30
-    assert levels.endswith("\noutput head 8-bit wide")
+    first, layers, head, pages, threads = levels.splitlines()
+    assert first.startswith("compute: fast. ")
+    assert layers == "layers 0-29  fused: two native operations each"
+    assert head == "output head  8-bit weights, 15-bit activations"
+    assert pages.startswith("KV cache     float")
+    assert re.fullmatch(r"threads      \d+, \w+ kernels", threads)
     assert statistics.startswith("6 tokens, ")
     assert "0 of 5 prompt tokens from cache" in result.stderr
     assert "\x1b" not in result.stdout + result.stderr
@@ -44,6 +48,9 @@ def test_json_says_what_the_answer_cost(run: Run) -> None:
     assert 1 <= answer["usage"]["completion_tokens"] <= 3
     assert answer["timing"]["ttft_s"] > 0
     assert answer["attention"]["kernel"] in ("native-cpu", "mlx")
+    assert answer["attention"]["kv_dtype"] in ("float16", "bfloat16")
+    assert answer["compute"]["mode"] == "fast"
+    assert answer["compute"]["reason"].startswith("Native kernels")
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,8 @@ def _usage_errors() -> Iterator[tuple[list[str], str]]:
     yield ["generate", "hi", "--context", "none"], "--context"
     yield ["generate", "hi", "--threads", "0"], "--threads"
     yield ["chat", "--threads", "1025"], "--threads"
+    yield ["generate", "hi", "--compute", "quick"], "'--compute': 'quick' is not one of 'fast'"
+    yield ["chat", "--kv-dtype", "int3"], "'--kv-dtype': 'int3' is not one of 'auto'"
     yield ["generate", "hi", "--raw", "--system", "x"], "--system"
     yield ["generate", "\udcff"], "UTF-8"
     yield ["generate", ""], "empty"

@@ -109,7 +109,6 @@ _ONLY_BATCH = (
 _NEVER_BATCH = {
     "prompt": "PROMPT has no place beside --batch: the file has the prompts.",
     "json": "results of --batch are JSON already.",
-    "verbose": "--batch always writes a summary; --quiet leaves it out.",
 }
 
 

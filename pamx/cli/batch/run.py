@@ -21,6 +21,7 @@ from pamx.cli.batch.row import BadRow, Notice, Row, RowEvent
 from pamx.cli.batch.rows import Defaults, read_rows
 from pamx.cli.batch.serve import Event, Finished, Limits, Tick, serve
 from pamx.cli.batch.summary import table
+from pamx.cli.computed import computed_by
 from pamx.cli.engine_thread import EngineThread
 from pamx.errors import RequestError
 
@@ -102,7 +103,7 @@ class _Run:
         self._job = job
         self._name = name
         self._output = output
-        self._model = ""
+        self._model = self._computed_by = ""
         self._ttft: list[float] = []
 
     def answer(
@@ -120,6 +121,7 @@ class _Run:
         try:
             with EngineThread(load, label) as thread:
                 self._model = thread.call(lambda engine: engine.name)
+                self._computed_by = thread.call(computed_by)
                 self.progress.restart()
                 with interrupt_as_event() as stop:
 
@@ -142,7 +144,9 @@ class _Run:
             self.progress.clear()
             if stats and not self._job.quiet and self.progress.done + self.progress.failed:
                 seconds = self.progress.seconds
-                self.progress.say(table(self.progress, seconds, stats[0], self._ttft, before))
+                self.progress.say(
+                    table(self.progress, seconds, stats[0], self._ttft, before, self._computed_by)
+                )
 
     def conclude(self, before: int, failed_before: int, strangers: int) -> None:
         """Says what the exit status alone would not."""

@@ -22,7 +22,12 @@ _PERCENTILES = (50, 90, 99)
 
 
 def table(
-    progress: Progress, seconds: float, stats: BatchStats, ttft: Sequence[float], earlier: int
+    progress: Progress,
+    seconds: float,
+    stats: BatchStats,
+    ttft: Sequence[float],
+    earlier: int,
+    computed_by: str,
 ) -> str:
     """The table, as lines of a name and figures.
 
@@ -32,6 +37,7 @@ def table(
         stats: What the engine counted.
         ttft: Seconds to the first token, one for each answered request.
         earlier: Requests that an earlier run answered.
+        computed_by: What computed the model.
     """
     requests = [f"{progress.done} done", f"{progress.failed} failed", f"{progress.bad} bad"]
     if earlier:
@@ -48,6 +54,7 @@ def table(
         ("Prefix hit rate", f"{hits:.1f} % ({stats.cached_tokens:,} tokens)"),
         ("Preemptions", f"{stats.preemptions}, {stats.swaps} of them swapped"),
         ("Peak pages", f"{stats.peak_blocks:,} of {stats.num_blocks:,}"),
+        ("Computed by", computed_by),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {figures}" for name, figures in rows)
