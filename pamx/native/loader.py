@@ -38,6 +38,28 @@ class Library:
     cpu_isa: str
 
 
+class _Names:
+    """cffi's `lib`; a name that a library of another version lacks is a NativeError."""
+
+    def __init__(self, lib: Any) -> None:
+        self._lib = lib
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            value = getattr(self._lib, name)
+        except AttributeError as error:
+            raise NativeError(
+                f"The native library is of another version of pamx: it has no {name}.",
+                "Build it again: install pamx again.",
+            ) from error
+        setattr(self, name, value)  # found at once from now on
+        return value
+
+    def address(self, ffi: Any, name: str) -> int:
+        getattr(self, name)
+        return int(ffi.cast("uintptr_t", ffi.addressof(self._lib, name)))
+
+
 @dataclass
 class _Asked:
     """What the program asked for; it comes before the environment."""
@@ -94,17 +116,7 @@ def _load() -> Library:
             f"The native library does not load: {error}.",
             "Install pamx again, so that it is built for this machine and its pinned mlx.",
         ) from error
-    try:
-        return _prepared(module)
-    except AttributeError as error:  # cffi's, for a name that the library does not have
-        raise NativeError(
-            f"The native library is of another version of pamx: {error}.",
-            "Build it again: install pamx again.",
-        ) from error
-
-
-def _prepared(module: Any) -> Library:
-    ffi, lib = module.ffi, module.lib
+    ffi, lib = module.ffi, _Names(module.lib)
 
     def text(pointer: Any) -> str:
         return str(ffi.string(pointer).decode())
@@ -122,8 +134,8 @@ def _prepared(module: Any) -> Library:
     _check_versions(loaded)
     _check_bridge(loaded)
     check(loaded, lib.pamx_set_num_threads(_wanted_threads()))
-    pool = (ffi.addressof(lib, name) for name in ("pamx_parallel", "pamx_num_threads"))
-    blas.share(*(int(ffi.cast("uintptr_t", function)) for function in pool))
+    functions = (lib.address(ffi, name) for name in ("pamx_parallel", "pamx_num_threads"))
+    blas.share(*functions)
     return loaded
 
 

@@ -98,7 +98,8 @@ def test_a_library_of_another_version_is_refused_in_words(monkeypatch: pytest.Mo
 
     stale = SimpleNamespace(ffi=native.ffi, lib=Lib(), __file__="x")
     monkeypatch.setitem(sys.modules, "pamx.native._pamx", stale)
-    with pytest.raises(NativeError, match="is of another version of pamx") as error:
+    said = "is of another version of pamx: it has no pamx_set_num_threads"
+    with pytest.raises(NativeError, match=said) as error:
         loading._load()
     assert error.value.hint == "Build it again: install pamx again."
 
