@@ -34,7 +34,7 @@ def models(ctx: typer.Context, json: options.Json = False) -> None:
     """List, locate and delete models.
 
     Without a command: list the models on this machine. PACKED is the disk space of weights that
-    are kept as the kernels read them, so that the next start is quick: in the folder packed of
+    are kept as the kernels read them, so that the next start is quick: in the folder 'packed' of
     pamx's cache, which `pamx doctor` names and PAMX_HOME moves. A model folder of your own is
     listed if it has some. PAMX_WEIGHT_CACHE limits them when weights are packed.
     """

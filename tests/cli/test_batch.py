@@ -162,7 +162,8 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(run: Run) -> None:
         {"custom_id": "long", "prompt": "word " * 200},
     ]
     given = "".join(json.dumps(line) + "\n" for line in lines) + "{oops\n"
-    done = run("generate", "--batch", "-", "--context", "96", "--max-tokens", "2", input=given)
+    args = ("--batch", "-", "--context", "96", "--max-tokens", "2", "--verbose")
+    done = run("generate", *args, input=given)
     assert done.returncode == 1
     first, second, third = (json.loads(line) for line in done.stdout.splitlines())
     assert (first["custom_id"], second["custom_id"], third["custom_id"]) == ("text", "chat", "long")
@@ -181,6 +182,8 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(run: Run) -> None:
     assert "standard input:4: it is not JSON" in done.stderr
     assert "Requests             2 done, 1 failed, 1 bad" in done.stderr
     assert "Peak pages" in done.stderr
+    assert done.stderr.count("layers 0-29  fused: two native operations each\n") == 1
+    assert "\nComputed by          fast: 30 layers fused; output head: 8-bit" in done.stderr
     assert done.stderr.endswith("Not every row was answered: 1 row failed, 1 row bad.\n")
     assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
