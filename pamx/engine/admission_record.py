@@ -20,18 +20,21 @@ import pamx
 from pamx.errors import NativeError
 from pamx.models import LoadedModel
 from pamx.models.cache_dir import cache_root
+from pamx.models.file_facts import file_facts
 from pamx.native.loader import library, mlx_version
 from pamx.substitute.admission import Admission
 from pamx.substitute.levels import ComputeMode
 from pamx.substitute.recipe import Recipe
 
 
-def recall_admission(loaded: LoadedModel, compute: ComputeMode) -> Admission | None:
-    """What this model passed in this mode with this very software, or None if not known."""
+def recall_admission(
+    loaded: LoadedModel, compute: ComputeMode, kv_dtype: object
+) -> Admission | None:
+    """What this model passed in this mode and with such pages, or None if that is not known."""
     if loaded.config.get("model_file"):  # code of its own, which may do anything at any time
         return None
     try:
-        value = json.loads(_record(loaded, compute).read_text())
+        value = json.loads(_record(loaded, compute, kv_dtype).read_text())
         recipe = value["recipe"]
         return Admission(
             rows=bool(value["rows"]),
@@ -42,9 +45,11 @@ def recall_admission(loaded: LoadedModel, compute: ComputeMode) -> Admission | N
         return None
 
 
-def remember_admission(loaded: LoadedModel, compute: ComputeMode, admission: Admission) -> None:
+def remember_admission(
+    loaded: LoadedModel, compute: ComputeMode, kv_dtype: object, admission: Admission
+) -> None:
     """Notes what this model has passed; a full or read-only disk is no error."""
-    record = _record(loaded, compute)
+    record = _record(loaded, compute, kv_dtype)
     with suppress(OSError):
         record.parent.mkdir(parents=True, exist_ok=True)
         scratch = record.with_suffix(".new")
@@ -52,7 +57,7 @@ def remember_admission(loaded: LoadedModel, compute: ComputeMode, admission: Adm
         scratch.replace(record)
 
 
-def _record(loaded: LoadedModel, compute: ComputeMode) -> Path:
+def _record(loaded: LoadedModel, compute: ComputeMode, kv_dtype: object) -> Path:
     try:
         native = library()
         kernel = [native.build_hash, native.cpu_isa]
@@ -61,8 +66,9 @@ def _record(loaded: LoadedModel, compute: ComputeMode) -> Path:
     files = sorted(p for p in loaded.path.iterdir() if p.is_file())
     facts = {
         "compute": compute,
+        "kv_dtype": str(kv_dtype),
         "config": loaded.config,
-        "files": [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in files],
+        "files": [file_facts(p.name, p.stat()) for p in files],
         "folder": str(loaded.path.resolve()),
         "device": str(mx.default_device()),
         "kernel": kernel,

@@ -87,7 +87,7 @@ class Engine(Closing):
         try:
             backend = choose_backend()
             mode, _ = chosen_mode(wanted, backend)
-            known = recall_admission(loaded, mode)
+            known = recall_admission(loaded, mode, dtype)
             self._paged = PagedModel(
                 loaded.model,
                 context=context,
@@ -100,7 +100,7 @@ class Engine(Closing):
                 weights=None if loaded.weights is None else FileStore(loaded.weights),
             )
             if self._paged.admission != known:
-                remember_admission(loaded, mode, self._paged.admission)
+                remember_admission(loaded, mode, dtype, self._paged.admission)
             self.compute = self._paged.compute
             self.context = min(context or self._paged.context, self._paged.context)
             self.attention = AttentionStatus(True, backend.name, backend.reason)

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import pamx
 from pamx.errors import ModelError, NativeError
 from pamx.models.cache_dir import cache_root, locks_dir
+from pamx.models.file_facts import file_facts
 from pamx.models.notice import say
 from pamx.models.packed_file import DamagedFileError, Part, Table, checksum, read_table, write
 
@@ -228,8 +229,8 @@ def open_weights(
 def fingerprint(folder: Path, build: str, mlx: str) -> str:
     """Stands for all that packed weights are made from.
 
-    The files count by name, size and modification time: reading tens of gigabytes would take
-    longer than what it saves.
+    The files count by what the system notes of them: reading tens of gigabytes would take longer
+    than what it saves.
 
     Args:
         folder: The model's folder.
@@ -243,7 +244,7 @@ def fingerprint(folder: Path, build: str, mlx: str) -> str:
 
     files = sorted((entry.name, entry) for entry in os.scandir(folder) if entry.is_file())
     facts = {
-        "files": [(name, e.stat().st_size, e.stat().st_mtime_ns) for name, e in files],
+        "files": [file_facts(name, e.stat()) for name, e in files],
         "build": build,
         "pamx": pamx.__version__,
         "mlx": mlx,
@@ -328,13 +329,13 @@ def _tidy(model: str, keep: Path) -> None:
 
 
 def _half_of_free() -> int:
-    used = sum(file.stat().st_size for file in _files())
+    used = sum(file.lstat().st_size for file in _files())
     return (shutil.disk_usage(_folder()).free + used) // 2
 
 
 def _make_room(most: int, replaced: Path) -> None:
     """Deletes files, the one used longest ago first, until the others take at most this."""
-    kept = [(f.stat(), f) for f in _files() if f != replaced]
+    kept = [(f.lstat(), f) for f in _files() if f != replaced]
     kept.sort(key=lambda item: item[0].st_mtime_ns)
     total = sum(facts.st_size for facts, _ in kept)
     for facts, file in kept:

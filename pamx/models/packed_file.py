@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,6 +101,8 @@ def read_table(file: Path) -> Table:
         OSError: it is not there or cannot be read.
         DamagedFileError: it is not such a file, or not whole.
     """
+    if not stat.S_ISREG(file.stat().st_mode):  # a pipe of that name would wait for ever
+        raise DamagedFileError(f"{file} is not a file")
     with file.open("rb") as stream:
         start = stream.read(_TABLE_AT)
         size = os.fstat(stream.fileno()).st_size

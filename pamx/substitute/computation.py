@@ -10,6 +10,7 @@ whatever the weights are, so that rounding hides nothing. What differs is not us
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -166,11 +167,14 @@ class Substitution:
         plans: list[LayerPlan] = []
         gated: list[GatedModule] = []
         reasons: dict[str, str] = {}
+        times = Counter(id(call.module) for call in calls)
         for call in calls:
             cache = next(
                 a for a in (*call.args, *call.kwargs.values()) if isinstance(a, PagedKVCache)
             )
             try:
+                if times[id(call.module)] > 1:
+                    raise NotRecognised("The model calls it more than once.")
                 plan = recognise(call, cache, attended)
                 self._check_packed(plan)
             except NotRecognised as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -10,7 +11,9 @@ import pytest
 from mlx_lm.models.cache import make_prompt_cache
 
 import pamx
+import pamx.models
 from pamx.engine import Engine
+from pamx.engine.admission_record import recall_admission, remember_admission
 from pamx.engine.slot import Dense, Slot
 from pamx.engine.steps import decode, prefill
 from pamx.errors import OutOfBlocksError, RequestError
@@ -34,6 +37,20 @@ def small_engine(engine: Engine) -> Iterator[Engine]:  # fetched once
 def free_blocks(engine: Engine) -> int:
     assert engine._paged is not None
     return engine._paged.manager.num_free
+
+
+def test_what_is_remembered_of_a_model_holds_for_one_dtype_of_pages(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pamx.engine.admission_record.cache_root", lambda: tmp_path)
+    loaded = pamx.models.load()
+    paged = engine._paged
+    assert paged is not None
+    remember_admission(loaded, "exact", mx.bfloat16, replace(paged.admission, rows=False))
+    found = recall_admission(loaded, "exact", mx.bfloat16)
+    assert found is not None
+    assert not found.rows
+    assert recall_admission(loaded, "exact", mx.float16) is None
 
 
 def test_the_default_model_answers_from_pages(engine: Engine) -> None:

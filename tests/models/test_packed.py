@@ -131,6 +131,31 @@ def test_a_changed_model_replaces_its_file(model: Path, cache: Path) -> None:
     only_file(cache)
 
 
+def test_another_file_of_the_same_size_and_time_is_another_model(model: Path) -> None:
+    old = model / "config.json"
+    facts = old.stat()
+    before = fingerprint(model, "build", "0.32")
+    new = model.parent / "other.json"
+    new.write_text("[]")
+    new.replace(old)
+    os.utime(old, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    assert (old.stat().st_size, old.stat().st_mtime_ns) == (facts.st_size, facts.st_mtime_ns)
+    assert fingerprint(model, "build", "0.32") != before
+
+
+@pytest.mark.parametrize("kind", ["pipe", "dangling link"])
+def test_what_is_no_file_is_not_waited_for(model: Path, cache: Path, kind: str) -> None:
+    load(model, SIZE)
+    name = only_file(cache)
+    name.unlink()
+    if kind == "pipe":
+        os.mkfifo(name)
+    else:
+        name.symlink_to(cache / "nowhere")
+    assert load(model, SIZE) == set()
+    assert load(model, SIZE) == ALL
+
+
 def test_files_of_models_that_are_gone_go_too(model: Path, cache: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -105,6 +105,19 @@ def test_exact_logits_are_mlx_lm_s_and_closing_restores_every_bit(family: str, b
     assert np.array_equal(dense_logits(model), expected)
 
 
+def test_a_layer_that_occurs_twice_is_not_fused() -> None:
+    model = families.make("llama")
+    model.model.layers[1] = model.model.layers[0]
+    expected = dense_logits(model)
+    with PagedModel(model, context=128, compute="exact") as paged:
+        levels = [layer.level for layer in paged.compute.layers]
+        assert levels[:2] == [OPERATIONS] * 2
+        assert "more than once" in paged.compute.layers[0].reason
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 2e-5
+    assert np.array_equal(dense_logits(model), expected)
+
+
 @pytest.mark.parametrize("dtype", [mx.float16, mx.bfloat16])
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "qwen3", "cohere2"])
 def test_16_bit_logits_are_as_exact_as_mlx_lm_s(family: str, dtype: mx.Dtype) -> None:
