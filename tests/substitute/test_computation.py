@@ -366,7 +366,7 @@ def test_the_levels_say_what_and_why() -> None:
         )
     with PagedModel(families.make("gpt_oss"), context=64, compute="exact") as paged:
         assert paged.compute.table()[1:3] == [
-            "layers 0-2   fused: Its attention is; its second half is not a gated MLP.",
+            "layers 0-1   fused: Its attention is; its second half is not a gated MLP.",
             "output head  dense weights",
         ]
     with PagedModel(families.make("llama"), context=64, compute=None) as paged:
