@@ -184,7 +184,9 @@ class Substitution:
                 plans.append(plan)
                 inside = plan.mlp.module if isinstance(plan.mlp, OtherPlan) else None
                 found = [g for c in call.within if c.name == inside for g in gated_modules(c)]
-            gated += [g for g in found if self._packed(g.plan)]
+            # A module that several layers share is replaced once.
+            known = {g.module for g in gated}
+            gated += [g for g in found if g.module not in known and self._packed(g.plan)]
         return Recipe(tuple(c.name for c in calls), tuple(plans), tuple(gated), reasons)
 
     def _check_packed(self, plan: LayerPlan) -> None:

@@ -21,7 +21,8 @@ Run = Callable[..., Result]
 def home(default_model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A PAMX_HOME that holds the default model (by a link) and nothing else."""
     folder = tmp_path_factory.mktemp("home")
-    (folder / "models").symlink_to(default_model_path.parent)
+    (folder / "models").mkdir()
+    (folder / "models" / default_model_path.name).symlink_to(default_model_path)
     return folder
 
 
