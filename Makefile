@@ -89,7 +89,7 @@ tsan:
 test-neon:
 	@if ! command -v $(NEON_CXX) >/dev/null || ! command -v $(NEON_RUN) >/dev/null; then \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			apt-get install -qq g++-aarch64-linux-gnu qemu-user >/dev/null || true; fi; fi
+			{ apt-get update -qq && apt-get install -qq g++-aarch64-linux-gnu qemu-user; } >/dev/null || true; fi; fi
 	@if command -v $(NEON_CXX) >/dev/null && command -v $(NEON_RUN) >/dev/null; then \
 		$(PARALLEL) build/neon/run && \
 		for isa in portable neon; do PAMX_CPU_ISA=$$isa $(NEON_RUN) build/neon/run || exit; done; \
