@@ -1,0 +1,48 @@
+// Every threshold of the GPU path, compiled by the shaders and by the planner alike.
+//
+// C++14 and the Metal shading language share this file: plain constants, nothing else.
+#pragma once
+
+#ifdef __METAL_VERSION__
+#define PAMX_LIMIT constant constexpr
+#else
+#include <cstdint>
+#define PAMX_LIMIT constexpr
+#endif
+
+namespace pamx {
+namespace limits {
+
+// ---- pages and partitions ---------------------------------------------------------------------
+
+// Tokens that one threadgroup of a split kernel attends to. Partition p of a sequence is always
+// [p * P, (p + 1) * P), whatever the window: the same split for the same P.
+PAMX_LIMIT uint32_t PARTITION_SIZE = 512;
+PAMX_LIMIT uint32_t SMALL_PARTITION_SIZE = 256;
+PAMX_LIMIT uint32_t LARGEST_BLOCK_SIZE = 32;  // tokens; the block sizes are 32, 16 and 8
+PAMX_LIMIT uint32_t MIDDLE_BLOCK_SIZE = 16;
+PAMX_LIMIT uint32_t SMALLEST_BLOCK_SIZE = 8;
+
+// ---- geometry ---------------------------------------------------------------------------------
+
+PAMX_LIMIT uint32_t LARGEST_HEAD_DIM = 512;
+PAMX_LIMIT uint32_t HEAD_DIM_STEP = 8;
+PAMX_LIMIT uint32_t LARGEST_GQA_GROUP = 8;  // query heads of a KV head that gqa_decode serves
+
+// ---- the machine ------------------------------------------------------------------------------
+
+PAMX_LIMIT uint32_t SIMD_WIDTH = 32;
+PAMX_LIMIT uint32_t LARGEST_THREADGROUP = 1024;      // threads
+PAMX_LIMIT uint32_t THREADGROUP_MEMORY = 32 * 1024;  // bytes
+PAMX_LIMIT uint32_t SIMDGROUPS_PER_CORE = 33;        // work that fills one GPU core
+PAMX_LIMIT uint64_t SCRATCH_CAP = 512ull << 20;      // bytes of partial results, one call
+
+// ---- softmax ----------------------------------------------------------------------------------
+
+// Finite, so that no difference of two of them is NaN.
+PAMX_LIMIT float NO_MAXIMUM = -1.0e30f;  // a running maximum before the first score
+PAMX_LIMIT float MASKED = -3.0e38f;      // a score nobody sees: exp2(MASKED - NO_MAXIMUM) is 0
+PAMX_LIMIT float LOG2_E = 1.4426950408889634f;
+
+}  // namespace limits
+}  // namespace pamx
