@@ -153,9 +153,65 @@ int pamx_plan_cpu_attention(const pamx_cpu_attention_desc* desc, int32_t num_seq
                             const int32_t* query_starts, const int32_t* context_lens,
                             pamx_cpu_attention_plan* plan);
 
-/* ---- Memory, matrices, linear, embedding -------------------------------------------------- */
+/* ---- Dispatches of the Metal shaders ----------------------------------------------------------
+ */
 
 enum pamx_dtype { PAMX_FLOAT32 = 0, PAMX_FLOAT16 = 1, PAMX_BFLOAT16 = 2 };
+
+enum pamx_kernel {
+  PAMX_KERNEL_PAGED_ATTENTION = 0,
+  PAMX_KERNEL_GQA_DECODE = 1,       /* reads a page once for all query heads of a group */
+  PAMX_KERNEL_GQA_DECODE_HEADS = 2, /* one simdgroup for each query head */
+  PAMX_KERNEL_SPLIT_KV_REDUCE = 3,
+  PAMX_KERNEL_PREFILL_TILED = 4,
+  PAMX_KERNEL_PREFILL_NAX = 5,
+  PAMX_KERNEL_MLA_DECODE = 6,
+  PAMX_KERNEL_MLA_PREFILL = 7,
+  PAMX_KERNEL_KV_WRITE = 8,
+  PAMX_KERNEL_COPY_BLOCKS = 9,
+  PAMX_KERNEL_GATHER_BLOCKS = 10
+};
+
+/* What a dispatch works on. Fields that a kernel has no use for are not read. */
+typedef struct {
+  int32_t kernel;     /* pamx_kernel */
+  int32_t dtype;      /* pamx_dtype of queries, new rows and output */
+  int32_t pool_dtype; /* pamx_dtype of the pools */
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t k_dim; /* MLA: latent and rotary parts together */
+  int32_t v_dim; /* MLA: the latent part */
+  int32_t block_size;
+  int32_t partition;      /* tokens; 0: not split */
+  int32_t num_partitions; /* of the longest row */
+  int32_t rows;           /* work rows */
+  int32_t tokens;         /* kv_write, gather_blocks: tokens; copy_blocks: pairs */
+  int32_t block_bytes;    /* copy_blocks: of a block; gather_blocks: of a token */
+  int32_t window;         /* 0 or 1 each: whether the feature is used */
+  int32_t softcap;
+  int32_t sinks;
+} pamx_launch_desc;
+
+/* One dispatch; strings are valid until this thread's next call. */
+typedef struct {
+  const char* source;        /* file in shaders/ */
+  const char* function;      /* host name of the specialisation */
+  const char* instantiation; /* the Metal source line that makes it */
+  uint32_t constant_mask;    /* bit i: the kernel has function constant i of shaders/params.h */
+  uint32_t block_size;
+  int32_t has_window;
+  int32_t has_softcap;
+  int32_t has_sinks;
+  int32_t tokens_a_row;    /* query tokens of one sequence that a work row takes */
+  uint32_t grid[3];        /* threadgroups */
+  uint32_t threadgroup[3]; /* threads */
+  uint32_t threadgroup_bytes;
+} pamx_launch;
+
+/* The dispatch that would serve this. Runs nothing; PAMX_UNSUPPORTED says why none can. */
+int pamx_metal_launch(const pamx_launch_desc* desc, pamx_launch* launch);
+
+/* ---- Memory, matrices, linear, embedding -------------------------------------------------- */
 
 /* How a quantised matrix is multiplied. PAMX_FAST rounds activations to int8, 32 at a time;
  * PAMX_EXACT keeps them in float32. Dense matrices always compute in float32. */

@@ -20,10 +20,10 @@ namespace {
 
 using MatrixRef = std::shared_ptr<const cpu::Matrix>;
 
-cpu::Dtype cpu_dtype(int32_t dtype, const char* name) {
+Dtype cpu_dtype(int32_t dtype, const char* name) {
   require(dtype >= PAMX_FLOAT32 && dtype <= PAMX_BFLOAT16,
           std::string(name) + " is " + std::to_string(dtype) + ", which is no pamx_dtype");
-  return static_cast<cpu::Dtype>(dtype);
+  return static_cast<Dtype>(dtype);
 }
 
 cpu::MatrixFormat format_of(const pamx_matrix_format* f) {
@@ -66,22 +66,22 @@ class CpuPrimitive : public mx::Primitive {
   }
 };
 
-mx::Dtype mlx_dtype(cpu::Dtype dtype) {
-  return dtype == cpu::Dtype::float32   ? mx::float32
-         : dtype == cpu::Dtype::float16 ? mx::float16
-                                        : mx::bfloat16;
+mx::Dtype mlx_dtype(Dtype dtype) {
+  return dtype == Dtype::float32   ? mx::float32
+         : dtype == Dtype::float16 ? mx::float16
+                                   : mx::bfloat16;
 }
 
-cpu::Dtype cpu_dtype(mx::Dtype dtype) {
-  return dtype == mx::float32   ? cpu::Dtype::float32
-         : dtype == mx::float16 ? cpu::Dtype::float16
-                                : cpu::Dtype::bfloat16;
+Dtype cpu_dtype(mx::Dtype dtype) {
+  return dtype == mx::float32   ? Dtype::float32
+         : dtype == mx::float16 ? Dtype::float16
+                                : Dtype::bfloat16;
 }
 
 // 16-bit rows go through float32 buffers, so many at a time.
 constexpr int64_t kRowsAtOnce = 512;
 
-void multiply_rows(const cpu::Matrix& m, cpu::Compute compute, cpu::Dtype dtype, const char* x,
+void multiply_rows(const cpu::Matrix& m, cpu::Compute compute, Dtype dtype, const char* x,
                    int64_t rows, char* out) {
   const int64_t inputs = m.format.inputs, outputs = m.format.outputs;
   static thread_local std::vector<float> wide_x, wide_out;
@@ -92,7 +92,7 @@ void multiply_rows(const cpu::Matrix& m, cpu::Compute compute, cpu::Dtype dtype,
     cpu::Product product;
     product.matrix = &m;
     product.out_stride = outputs;
-    if (dtype == cpu::Dtype::float32) {
+    if (dtype == Dtype::float32) {
       product.out = reinterpret_cast<float*>(to);
       cpu::multiply(reinterpret_cast<const float*>(from), inputs, static_cast<int32_t>(count),
                     compute, &product, 1);
@@ -133,8 +133,7 @@ class Linear : public CpuPrimitive {
   cpu::Compute compute_;
 };
 
-void embed_rows(const cpu::Matrix& m, cpu::Dtype dtype, const int32_t* ids, int64_t count,
-                char* out) {
+void embed_rows(const cpu::Matrix& m, Dtype dtype, const int32_t* ids, int64_t count, char* out) {
   const int64_t inputs = m.format.inputs;
   static thread_local std::vector<float> wide;
   static thread_local std::vector<int32_t> kept;
@@ -142,7 +141,7 @@ void embed_rows(const cpu::Matrix& m, cpu::Dtype dtype, const int32_t* ids, int6
     const int64_t rows = std::min(kRowsAtOnce, count - first);
     char* to = out + first * inputs * size_of(dtype);
     auto* rows_out = reinterpret_cast<float*>(to);
-    if (dtype != cpu::Dtype::float32) {
+    if (dtype != Dtype::float32) {
       wide.resize(static_cast<size_t>(rows * inputs));
       rows_out = wide.data();
     }
@@ -160,7 +159,7 @@ void embed_rows(const cpu::Matrix& m, cpu::Dtype dtype, const int32_t* ids, int6
     }
     cpu::embed(m, kept.data(), static_cast<int32_t>(rows), dtype, rows_out, inputs);
     for (const int64_t i : outside) std::fill_n(rows_out + i * inputs, inputs, std::nanf(""));
-    if (dtype != cpu::Dtype::float32) cpu::narrow(dtype, rows_out, to, rows * inputs);
+    if (dtype != Dtype::float32) cpu::narrow(dtype, rows_out, to, rows * inputs);
   }
 }
 
@@ -203,7 +202,7 @@ mx::array linear(MatrixRef matrix, int32_t compute, const mx::array& x) {
       {mx::contiguous(x, false, stream)})[0];
 }
 
-mx::array embedding(MatrixRef matrix, const mx::array& ids, cpu::Dtype dtype) {
+mx::array embedding(MatrixRef matrix, const mx::array& ids, Dtype dtype) {
   require(mx::issubdtype(ids.dtype(), mx::integer),
           "ids are " + dtype_string(ids.dtype()) + " instead of integers");
   const auto stream = cpu_stream();

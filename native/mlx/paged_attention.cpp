@@ -17,10 +17,10 @@ namespace mx = mlx::core;
 
 namespace {
 
-cpu::Dtype cpu_dtype(mx::Dtype dtype) {
-  if (dtype == mx::float32) return cpu::Dtype::float32;
-  if (dtype == mx::float16) return cpu::Dtype::float16;
-  return cpu::Dtype::bfloat16;
+Dtype cpu_dtype(mx::Dtype dtype) {
+  if (dtype == mx::float32) return Dtype::float32;
+  if (dtype == mx::float16) return Dtype::float16;
+  return Dtype::bfloat16;
 }
 
 cpu::Rows rows_of(const mx::array& a) {

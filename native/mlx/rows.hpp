@@ -10,10 +10,10 @@ inline bool served_dtype(mlx::core::Dtype dtype) {
   return dtype == mlx::core::float32 || dtype == mlx::core::float16 || dtype == mlx::core::bfloat16;
 }
 
-inline cpu::Dtype cpu_dtype(mlx::core::Dtype dtype) {
-  if (dtype == mlx::core::float32) return cpu::Dtype::float32;
-  if (dtype == mlx::core::float16) return cpu::Dtype::float16;
-  return cpu::Dtype::bfloat16;
+inline Dtype cpu_dtype(mlx::core::Dtype dtype) {
+  if (dtype == mlx::core::float32) return Dtype::float32;
+  if (dtype == mlx::core::float16) return Dtype::float16;
+  return Dtype::bfloat16;
 }
 
 // Refuses what row_view cannot describe: other dtypes, no axis, too many axes.

@@ -12,6 +12,7 @@
 namespace {
 
 using namespace pamx::cpu;
+using pamx::Dtype;
 using Vector = std::vector<float>;
 
 int failures = 0;

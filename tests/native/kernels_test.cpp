@@ -144,24 +144,24 @@ void check_attention(const Geometry& g, uint32_t seed) {
 }
 
 // A prompt in one go, token by token and in chunks, through pools of every format: the same bits.
-void check_invariance(const Geometry& g, pamx::cpu::Dtype dtype, pamx::cpu::Dtype pool_dtype) {
+void check_invariance(const Geometry& g, pamx::Dtype dtype, pamx::Dtype pool_dtype) {
   std::mt19937 random(9);
   const int32_t tokens = g.query_lens[0];
   const auto blocks = (tokens + g.block_size - 1) / g.block_size;
   const auto size = [&](int32_t heads, int32_t dim) {
     return static_cast<size_t>(tokens) * static_cast<size_t>(heads * dim);
   };
-  const auto element = static_cast<size_t>(pamx::cpu::size_of(dtype));
+  const auto element = static_cast<size_t>(pamx::size_of(dtype));
   const auto fill = [&](size_t count) {
     std::vector<char> bytes(count * element);
     for (size_t i = 0; i < count; ++i) {
       // Numbers from 1/8 to 8 in each of the formats.
       const auto bits = static_cast<uint32_t>(random());
-      if (dtype == pamx::cpu::Dtype::float32) {
+      if (dtype == pamx::Dtype::float32) {
         const uint32_t x = (bits & 0x80000000u) | (124u + bits % 6) << 23 | (bits >> 8 & 0x7fffffu);
         std::memcpy(&bytes[i * 4], &x, 4);
       } else {
-        const bool half = dtype == pamx::cpu::Dtype::float16;
+        const bool half = dtype == pamx::Dtype::float16;
         const uint32_t x =
             (bits >> 16 & 0x8000u) | (half ? (12u + bits % 6) << 10 | (bits >> 8 & 0x3ffu)
                                            : (124u + bits % 6) << 7 | (bits >> 8 & 0x7fu));
@@ -179,7 +179,7 @@ void check_invariance(const Geometry& g, pamx::cpu::Dtype dtype, pamx::cpu::Dtyp
 
   const auto attend = [&](std::vector<int32_t> chunks) {
     const auto slots = static_cast<size_t>(blocks * g.block_size * g.kv_heads);
-    const auto pool_element = static_cast<size_t>(pamx::cpu::size_of(pool_dtype));
+    const auto pool_element = static_cast<size_t>(pamx::size_of(pool_dtype));
     // Not a number wherever nothing was written.
     std::vector<char> key_pool(slots * static_cast<size_t>(g.k_dim) * pool_element, '\xff');
     std::vector<char> value_pool(slots * static_cast<size_t>(g.v_dim) * pool_element, '\xff');
@@ -226,7 +226,7 @@ void check_invariance(const Geometry& g, pamx::cpu::Dtype dtype, pamx::cpu::Dtyp
 }
 
 void check_16_bit_formats() {
-  for (const auto dtype : {pamx::cpu::Dtype::float16, pamx::cpu::Dtype::bfloat16}) {
+  for (const auto dtype : {pamx::Dtype::float16, pamx::Dtype::bfloat16}) {
     // Token 0 attends to itself: the output is its value, whatever the bits.
     for (uint32_t base = 0; base < 65536; base += 8) {
       std::vector<uint16_t> value(8), out(8), zero(8), keys(64), values(64);
@@ -248,7 +248,7 @@ void check_16_bit_formats() {
       call.context_lens = context;
       call.block_tables = table;
       pamx::cpu::run(call);
-      const uint16_t infinity = dtype == pamx::cpu::Dtype::float16 ? 0x7c00 : 0x7f80;
+      const uint16_t infinity = dtype == pamx::Dtype::float16 ? 0x7c00 : 0x7f80;
       for (uint32_t i = 0; i < 8; ++i) {
         const bool finite = (value[i] & infinity) != infinity;
         const bool same = out[i] == value[i] || ((out[i] | value[i]) & 0x7fff) == 0;
@@ -329,7 +329,7 @@ int main() {
   check_attention({40, 1, 8, 256, 16, 16, {17, 2}, {17, 129}}, 4);
   check_attention({8, 2, 64, 64, 16, 0, {1, 5}, {1300, 600}}, 5);
   check_attention({8, 2, 128, 72, 8, 300, {40, 1}, {600, 900}}, 6);
-  using pamx::cpu::Dtype;
+  using pamx::Dtype;
   for (const auto& [dtype, pool_dtype] :
        {std::pair{Dtype::float32, Dtype::float32}, std::pair{Dtype::float32, Dtype::float16},
         std::pair{Dtype::float32, Dtype::bfloat16}, std::pair{Dtype::float16, Dtype::float16},

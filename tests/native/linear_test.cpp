@@ -15,8 +15,8 @@
 
 namespace {
 
+using pamx::Dtype;
 using pamx::cpu::Compute;
-using pamx::cpu::Dtype;
 using pamx::cpu::Gate;
 using pamx::cpu::Matrix;
 using pamx::cpu::MatrixFormat;

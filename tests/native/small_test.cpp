@@ -10,6 +10,7 @@
 namespace {
 
 using namespace pamx::cpu;
+using pamx::Dtype;
 
 int failures = 0;
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "cpu/dtype.hpp"
+#include "core/dtype.hpp"
 #include "plan/cpu_attention.hpp"
 
 namespace pamx::cpu {

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "cpu/dtype.hpp"
+#include "core/dtype.hpp"
 #include "cpu/memory.hpp"
 
 namespace pamx::cpu {

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "cpu/dtype.hpp"
+#include "core/dtype.hpp"
 #include "cpu/linear/linear.hpp"
 #include "cpu/small/rope.hpp"
 #include "cpu/worker_pool.hpp"

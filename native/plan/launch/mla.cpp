@@ -1,0 +1,16 @@
+// Dispatches of shaders/mla_decode.metal and shaders/mla_prefill.metal.
+#include "plan/launch/family.hpp"
+
+namespace pamx::plan {
+
+namespace {
+
+std::string why_not(const LaunchShape&) { return "it is not written yet"; }
+
+Launch describe(const LaunchShape&) { return {}; }
+
+}  // namespace
+
+const Family kMla{why_not, describe, one_token};
+
+}  // namespace pamx::plan

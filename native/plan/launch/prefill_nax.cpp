@@ -1,0 +1,16 @@
+// Dispatches of shaders/prefill_nax.metal.
+#include "plan/launch/family.hpp"
+
+namespace pamx::plan {
+
+namespace {
+
+std::string why_not(const LaunchShape&) { return "it is not written yet"; }
+
+Launch describe(const LaunchShape&) { return {}; }
+
+}  // namespace
+
+const Family kPrefillNax{why_not, describe, one_token};
+
+}  // namespace pamx::plan
