@@ -18,11 +18,11 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import softmetal
-from arguments import ATTENTION, NO_MAXIMUM, WORK_ROW, Buffer, struct
-from formats import ROUNDING, Bits, Floats, from_bits, poison, rounded, to_bits
 from oracle import Case, Step
 
+from metal import softmetal
+from metal.arguments import ATTENTION, NO_MAXIMUM, WORK_ROW, Buffer, struct
+from metal.formats import ROUNDING, Bits, Floats, from_bits, poison, rounded, to_bits
 from pamx.native.launch import Kernel, Launch, LaunchShape, launch_of
 
 SHADERS = Path(__file__).parents[2] / "shaders"
