@@ -242,7 +242,9 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     """What is bound, by index; memory that the kernel should write is poisoned."""
     c = run.case
     tokens = len(step.queries)
-    queries, token_stride, head_stride = lay_out(to_bits(step.queries, run.dtype), run.by_head)
+    queries, token_stride, head_stride = lay_out(
+        to_bits(step.queries, run.dtype), run.by_head, gap=3 * run.by_head
+    )
     params = struct(
         ATTENTION,
         heads=c.heads,
@@ -290,15 +292,18 @@ def pool_of(step: Step, sequences: list[Floats]) -> Floats:
     return pool
 
 
-def lay_out(queries: Bits, by_head: bool) -> tuple[Bits, int, int]:
-    """[tokens, heads, dim] as it is, or by head with gaps; with the strides of tokens and heads."""
-    tokens, heads, dim = queries.shape
-    if not by_head:
-        return queries, heads * dim, dim
-    gap = 3  # elements, so that no head but the first is aligned
-    memory = np.zeros((heads, tokens * dim + gap), queries.dtype)
-    memory[:, : tokens * dim] = queries.swapaxes(0, 1).reshape(heads, -1)
-    return memory, dim, tokens * dim + gap
+def lay_out(rows: Bits, by_head: bool, gap: int = 0) -> tuple[Bits, int, int]:
+    """[tokens, heads, dim] in that order or by head, with the strides of tokens and heads.
+
+    Args:
+        gap: Elements after each token, or each head; an odd one leaves most rows unaligned.
+    """
+    dim = rows.shape[-1]
+    outer = rows.swapaxes(0, 1) if by_head else rows
+    stride = outer[0].size + gap
+    memory = np.zeros((len(outer), stride), rows.dtype)
+    memory[:, : outer[0].size] = outer.reshape(len(outer), -1)
+    return (memory, dim, stride) if by_head else (memory, stride, dim)
 
 
 def check_partials(run: Run, result: Result) -> None:
