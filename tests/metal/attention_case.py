@@ -288,7 +288,8 @@ def pool_of(step: Step, sequences: list[Floats]) -> Floats:
     pool = np.full((step.num_blocks, size, *sequences[0].shape[1:]), np.nan, np.float32)
     for table, rows in zip(step.block_tables, sequences, strict=True):
         positions = np.arange(len(rows))
-        pool[table[positions // size], positions % size] = rows
+        owned = table[positions // size] < step.num_blocks  # others are wild, and never read
+        pool[table[positions[owned] // size], positions[owned] % size] = rows[owned]
     return pool
 
 
