@@ -242,9 +242,7 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     """What is bound, by index; memory that the kernel should write is poisoned."""
     c = run.case
     tokens = len(step.queries)
-    queries, token_stride, head_stride = lay_out(
-        to_bits(step.queries, run.dtype), run.by_head, gap=3 * run.by_head
-    )
+    queries, token_stride, head_stride = lay_out(to_bits(step.queries, run.dtype), run.by_head)
     params = struct(
         ATTENTION,
         heads=c.heads,
@@ -293,12 +291,14 @@ def pool_of(step: Step, sequences: list[Floats]) -> Floats:
     return pool
 
 
-def lay_out(rows: Bits, by_head: bool, gap: int = 0) -> tuple[Bits, int, int]:
+def lay_out(rows: Bits, by_head: bool, gap: int | None = None) -> tuple[Bits, int, int]:
     """[tokens, heads, dim] in that order or by head, with the strides of tokens and heads.
 
     Args:
-        gap: Elements after each token, or each head; an odd one leaves most rows unaligned.
+        gap: Elements after each token, or each head; an odd one leaves most rows unaligned. None: 3
+            after each head, none after tokens.
     """
+    gap = (3 if by_head else 0) if gap is None else gap
     dim = rows.shape[-1]
     outer = rows.swapaxes(0, 1) if by_head else rows
     stride = outer[0].size + gap
