@@ -177,8 +177,8 @@ inline void mla_attend(const device T* queries, const device P* latents, const d
       const bool seen = position >= first_seen && position < end_seen;
       ulong slot = 0;
       if (seen) {
-        slot = ulong(uint(table[uint(position) / block_size])) * block_size +
-               uint(position) % block_size;
+        slot = ulong(uint(table[uint(position) / tokens_a_block])) * tokens_a_block +
+               uint(position) % tokens_a_block;
       }
       load_slice<P, Latent, LATENT>(latent + t * OWN, latents, slot, seen, simdgroup, lane);
       load_slice<P, Rope, ROPE>(latent + t * OWN + OUTPUT, ropes, slot, seen, simdgroup, lane);

@@ -135,8 +135,8 @@ void prefill_nax(const device T* queries [[buffer(kQueries)]],
       seen[i] = position >= any_start && position < any_end;
       ulong slot = 0;
       if (seen[i]) {
-        slot = ulong(uint(table[uint(position) / block_size])) * block_size +
-               uint(position) % block_size;
+        slot = ulong(uint(table[uint(position) / tokens_a_block])) * tokens_a_block +
+               uint(position) % tokens_a_block;
       }
       at[i] = (slot * params.kv_heads + kv_head) * D + column;
     }

@@ -133,8 +133,8 @@ void prefill_tiled(const device T* queries [[buffer(kQueries)]],
         uint4 key = uint4(0);
         uint4 value = uint4(0);
         if (position >= first_seen && position < end_seen) {
-          const uint block = table[uint(position) / block_size];
-          const ulong slot = ulong(block) * block_size + uint(position) % block_size;
+          const uint block = table[uint(position) / tokens_a_block];
+          const ulong slot = ulong(block) * tokens_a_block + uint(position) % tokens_a_block;
           const ulong at = (slot * params.kv_heads + kv_head) * D + chunk * CHUNK;
           key = *(const device uint4*)(key_pool + at);
           value = *(const device uint4*)(value_pool + at);
