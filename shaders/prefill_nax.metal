@@ -15,7 +15,8 @@
 // Registers: the output takes D / 2 a lane (64 at head size 128, 128 at 256), the scores 16. The
 // queries are read again for every tile, since D / 4 more would leave no room.
 //
-// Which element lies in which lane is not documented. Of a 16x16 operand, lane l holds row
+// M5 and later alone, from macOS 26.2, whose matmul2d first took operands from registers: which
+// element lies in which lane is not documented, and earlier GPUs lay them out in another way. Of a 16x16 operand, lane l holds row
 // fragment_row(l) in elements 0 to 3 and 8 rows below it in elements 4 to 7, at columns
 // 2 * fragment_column(l) to + 3; a 16x32 or 32x16 operand is two of them. MLX's tensor-unit kernels
 // (mlx/backend/metal/kernels/steel/attn/nax.h) rely on this too.
@@ -34,11 +35,10 @@ using namespace metal;
 using namespace pamx;
 
 // c += a x b: 16x16 times 16x32, or times the transpose of 32x16.
-template <bool TRANSPOSED, typename A, typename B>
+template <bool TRANSPOSED, bool RELAXED, typename A, typename B>
 inline void multiply(thread float* c, const thread A* a, const thread B* b) {
-  // Where pools hold 16 bits, rounding a weight to as many loses nothing that they had.
   constexpr auto shape = mpp::tensor_ops::matmul2d_descriptor(
-      16, 32, 16, false, TRANSPOSED, sizeof(B) == 2,
+      16, 32, 16, false, TRANSPOSED, RELAXED,
       mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate);
   mpp::tensor_ops::matmul2d<shape, execution_simdgroup> product;
   auto left = product.template get_left_input_cooperative_tensor<A, B, float>();
@@ -89,6 +89,8 @@ void prefill_nax(const device T* queries [[buffer(kQueries)]],
                  ushort lane [[thread_index_in_simdgroup]]) {
   constexpr int TILE = 32;               // context tokens: the width of one product
   constexpr int OUTPUT = (D + 31) / 32;  // products that the output is wide
+  // Weights may be rounded to 16 bits where the output will be.
+  constexpr bool RELAXED = sizeof(T) == 2;
 
   const WorkRow row = work_rows[group.z];
   const Tile tile = tile_of(row, context_lens, query_starts, params);
@@ -152,7 +154,7 @@ void prefill_nax(const device T* queries [[buffer(kQueries)]],
       for (int i = 0; i < 8; ++i) query[i] = has_token[i / 4] ? from[i / 4][d + i % 4] : T(0);
 #pragma unroll
       for (int i = 0; i < 4; ++i) load_four(key + 4 * i, key_pool + at[i] + d, seen[i]);
-      multiply<true>(score, query, key);
+      multiply<true, RELAXED>(score, query, key);
     }
 
     const bool whole = start >= all_start && start + TILE <= all_end;
@@ -199,7 +201,7 @@ void prefill_nax(const device T* queries [[buffer(kQueries)]],
           load_four(value + 4 * i, value_pool + at[2 * t + i % 2] + d,
                     seen[2 * t + i % 2] && d < D);
         }
-        multiply<false>(output + 16 * c, score + 8 * t, value);
+        multiply<false, RELAXED>(output + 16 * c, score + 8 * t, value);
       }
     }
   }

@@ -30,6 +30,9 @@ LOG2_E = math.log2(math.e)
 # Beside the rounding of the output: sums of float products, and the device's exp2 and tanh.
 FLOAT_ERROR = 5e-6
 TOGETHER = 8  # specialisations of a program
+# Values are the latent part of the keys, which lie in two pools.
+LATENT = {Kernel.MLA_DECODE, Kernel.MLA_PREFILL}
+METAL_4 = {"prefill_nax.metal"}
 
 
 @dataclass(frozen=True)
@@ -194,6 +197,7 @@ class Programs:
             program = softmetal.compile(
                 SHADERS / launch.source,
                 instantiations=[self._instantiations[f] for f in some if self._instantiations[f]],
+                language=400 if launch.source in METAL_4 else 310,
             )
             self._programs |= dict.fromkeys(some, program)
         return self._programs[launch.function]
@@ -209,6 +213,8 @@ def rounded_step(run: Run) -> Step:
     step.queries = rounded(step.queries, run.dtype)
     step.sequence_keys = [rounded(k, run.pools) for k in step.sequence_keys]
     step.sequence_values = [rounded(v, run.pools) for v in step.sequence_values]
+    if run.kernel in LATENT:
+        step.sequence_values = [k[..., : run.case.v_dim] for k in step.sequence_keys]
     return step
 
 
@@ -227,6 +233,8 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     c = run.case
     tokens = len(step.queries)
     key_pool, value_pool = step.expected_pools()
+    if run.kernel in LATENT:
+        key_pool, value_pool = key_pool[..., : c.v_dim], key_pool[..., c.v_dim :]
     queries, token_stride, head_stride = lay_out(to_bits(step.queries, run.dtype), run.by_head)
     params = struct(
         ATTENTION,
