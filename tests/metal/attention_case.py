@@ -32,7 +32,7 @@ FLOAT_ERROR = 5e-6
 TOGETHER = 8  # specialisations of a program
 # Values are the latent part of the keys, which lie in two pools.
 LATENT = {Kernel.MLA_DECODE, Kernel.MLA_PREFILL}
-METAL_4 = {"prefill_nax.metal"}
+LANGUAGES = {"prefill_nax.metal": 400}  # of shaders that need more than Metal 3.1
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,16 @@ class Run:
         if not self.partition:
             return 1
         return -(-max(self.case.context_lens) // self.partition) + self.spare_partitions
+
+    def build(self) -> Step:
+        """The case's arrays as the kernel sees them: the oracle then judges arithmetic alone."""
+        step = self.case.build()
+        step.queries = rounded(step.queries, self.dtype)
+        step.sequence_keys = [rounded(k, self.pools) for k in step.sequence_keys]
+        step.sequence_values = [rounded(v, self.pools) for v in step.sequence_values]
+        if self.kernel in LATENT:
+            step.sequence_values = [k[..., : self.case.v_dim] for k in step.sequence_keys]
+        return step
 
     def shape(self) -> LaunchShape:
         """Of one work row."""
@@ -158,7 +168,10 @@ class Programs:
         return result
 
     def run(self, run: Run) -> Result:
-        step = rounded_step(run)
+        return self.run_step(run, run.build())
+
+    def run_step(self, run: Run, step: Step) -> Result:
+        """Runs it on a step that the caller may have changed since run.build()."""
         launches = [launch_of(shape) for shape in run.launches()]
         rows = work_rows(run.case.query_lens, launches[0].tokens_a_row)
         buffers = attention_buffers(run, step, rows)
@@ -197,7 +210,7 @@ class Programs:
             program = softmetal.compile(
                 SHADERS / launch.source,
                 instantiations=[self._instantiations[f] for f in some if self._instantiations[f]],
-                language=400 if launch.source in METAL_4 else 310,
+                language=LANGUAGES.get(launch.source, 310),
             )
             self._programs |= dict.fromkeys(some, program)
         return self._programs[launch.function]
@@ -207,15 +220,22 @@ class Programs:
         self._instantiations.setdefault(launch.function, launch.instantiation)
 
 
-def rounded_step(run: Run) -> Step:
-    """The case's arrays as the kernel will see them: the oracle then judges arithmetic alone."""
-    step = run.case.build()
-    step.queries = rounded(step.queries, run.dtype)
-    step.sequence_keys = [rounded(k, run.pools) for k in step.sequence_keys]
-    step.sequence_values = [rounded(v, run.pools) for v in step.sequence_values]
-    if run.kernel in LATENT:
-        step.sequence_values = [k[..., : run.case.v_dim] for k in step.sequence_keys]
-    return step
+def check_metal(runs: Iterable[Run]) -> None:
+    """Their specialisations hold no construct that the Metal compiler would not take.
+
+    Raises:
+        LintError: with a reason for each that there is.
+    """
+    lines: dict[str, set[str]] = {}
+    for run in runs:
+        for launch in map(launch_of, run.launches()):
+            lines.setdefault(launch.source, set()).add(launch.instantiation)
+    for source, instantiations in lines.items():
+        softmetal.check(
+            SHADERS / source,
+            instantiations=sorted(instantiations),
+            language=LANGUAGES.get(source, 310),
+        )
 
 
 def work_rows(query_lens: list[int], tokens_a_row: int) -> npt.NDArray[Any]:
@@ -232,9 +252,9 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     """What is bound, by index; memory that the kernel should write is poisoned."""
     c = run.case
     tokens = len(step.queries)
-    key_pool, value_pool = step.expected_pools()
+    keys, values = step.sequence_keys, step.sequence_values
     if run.kernel in LATENT:
-        key_pool, value_pool = key_pool[..., : c.v_dim], key_pool[..., c.v_dim :]
+        keys, values = [k[..., : c.v_dim] for k in keys], [k[..., c.v_dim :] for k in keys]
     queries, token_stride, head_stride = lay_out(to_bits(step.queries, run.dtype), run.by_head)
     params = struct(
         ATTENTION,
@@ -255,8 +275,8 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     )
     buffers: dict[int, Bits] = {
         Buffer.QUERIES: queries,
-        Buffer.KEY_POOL: to_bits(key_pool, run.pools),
-        Buffer.VALUE_POOL: to_bits(value_pool, run.pools),
+        Buffer.KEY_POOL: to_bits(pool_of(step, keys), run.pools),
+        Buffer.VALUE_POOL: to_bits(pool_of(step, values), run.pools),
         Buffer.BLOCK_TABLES: step.block_tables,
         Buffer.CONTEXT_LENS: step.context_lens,
         Buffer.QUERY_STARTS: step.query_starts,
@@ -271,6 +291,16 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
         buffers[Buffer.PARTIAL_OUT] = poison((*scratch, c.v_dim), "float32")
         buffers[Buffer.PARTIAL_STATS] = poison((*scratch, 2), "float32")
     return buffers
+
+
+def pool_of(step: Step, sequences: list[Floats]) -> Floats:
+    """[num_blocks, block_size, kv_heads, dim] with every token in its slot, and NaN elsewhere."""
+    size = step.case.block_size
+    pool = np.full((step.num_blocks, size, *sequences[0].shape[1:]), np.nan, np.float32)
+    for table, rows in zip(step.block_tables, sequences, strict=True):
+        positions = np.arange(len(rows))
+        pool[table[positions // size], positions % size] = rows
+    return pool
 
 
 def lay_out(queries: Bits, by_head: bool) -> tuple[Bits, int, int]:

@@ -143,7 +143,9 @@ def runtime() -> list[Path]:
 
 
 def _prologue(text: str) -> str:
-    extra = '#include "softmetal/tensor_ops.hpp"\n' if "#pragma softmetal tensor_ops" in text else ""
+    extra = (
+        '#include "softmetal/tensor_ops.hpp"\n' if "#pragma softmetal tensor_ops" in text else ""
+    )
     return f'#include "softmetal/run.hpp"\n{extra}'
 
 
