@@ -14,6 +14,8 @@ from .errors import MetalError
 from .translate import Instance, Kernel, Translation, translate
 
 _MARKER = re.compile(r"^# .*\n", re.MULTILINE)
+_NOISE = re.compile(r"^In file included|: warning: |: note: candidate|errors? generated")
+_MESSAGE_LINES = 30
 _COMMON_FLAGS = [
     "-O2",
     "-gline-tables-only",
@@ -186,9 +188,11 @@ def _digest(text: str, language: int) -> str:
 
 
 def _run(command: list[str], out: Path) -> None:
-    run = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, check=False)
+    command = [*command, "-fno-caret-diagnostics", "-fdiagnostics-color=never", "-o", str(out)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
-        raise MetalError(run.stderr.strip())
+        lines = [x for x in run.stderr.splitlines() if not _NOISE.search(x)]
+        raise MetalError("\n".join(lines[:_MESSAGE_LINES]))
 
 
 def _publish(path: Path, data: bytes) -> None:
