@@ -32,22 +32,22 @@ inline float row_sum(float value) {
 }
 
 template <typename T>
-inline void fill(thread Fragment<T>& fragment, T value) {
-  fragment.thread_elements()[0] = value;
-  fragment.thread_elements()[1] = value;
+inline void fill(thread Fragment<T>& of, T value) {
+  of.thread_elements()[0] = value;
+  of.thread_elements()[1] = value;
 }
 
 template <typename T>
-inline void scale(thread Fragment<T>& fragment, T factor) {
-  fragment.thread_elements()[0] *= factor;
-  fragment.thread_elements()[1] *= factor;
+inline void scale(thread Fragment<T>& of, T factor) {
+  of.thread_elements()[0] *= factor;
+  of.thread_elements()[1] *= factor;
 }
 
 // This lane's two elements, neighbours in memory, of type P there.
 template <typename T, typename P>
-inline void set(thread Fragment<T>& fragment, vec<P, 2> elements) {
-  fragment.thread_elements()[0] = T(elements.x);
-  fragment.thread_elements()[1] = T(elements.y);
+inline void set(thread Fragment<T>& of, vec<P, 2> elements) {
+  of.thread_elements()[0] = T(elements.x);
+  of.thread_elements()[1] = T(elements.y);
 }
 
 }  // namespace pamx

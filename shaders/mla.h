@@ -19,9 +19,9 @@
 //   3. each simdgroup adds weights x its slice to the output columns that it owns
 //
 // Registers a lane at 512 + 64 columns and 16 bits, with ROW_TILES 2 and 4: output 32 and 64,
-// queries 18 and 36, latents 18 and 9. Rows beyond that would not fit the 128 that a lane has;
-// fewer would read the latents more often than the arithmetic can hide (16 rows do 60 operations a
-// byte). Float rows with 4 tiles need 154 and spill.
+// queries 18 and 36, latents 18 and 9; a lane of an Apple GPU can name 128. Twice the rows would
+// not fit, half of them would read each latent twice as often: 16 rows do 30 operations a byte.
+// Float rows with 4 tiles need 154 and spill.
 #pragma once
 
 #include <metal_simdgroup>

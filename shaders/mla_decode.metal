@@ -2,13 +2,12 @@
 //
 //   grid         (ceil(heads / 16), partitions or 1, work rows)
 //   threadgroup  (32 * MLA_SIMDGROUPS)
-//   buffers      params.h: AttentionBuffer, as the remark on latent attention there says;
-//   mla_decode writes kOut,
-//                mla_decode_split kPartialOut and kPartialStats, for split_kv_reduce
+//   buffers      params.h: AttentionBuffer, read as it says of latent attention. mla_decode writes
+//                kOut; mla_decode_split kPartialOut and kPartialStats, for split_kv_reduce
 //
 // 16 heads of one token share each read of the latent cache. A partition's bounds are absolute, and
-// tiles of tokens begin at multiples of their size: a row's bits depend on the partition size
-// alone.
+// tiles of tokens begin at multiples of their size: of all that others in the step decide, a row's
+// bits depend on the partition size alone.
 #include "features.h"
 #include "mla.h"
 #include "params.h"

@@ -2,8 +2,7 @@
 //
 //   grid         (ceil(heads / 8), 1, work rows)
 //   threadgroup  (32 * MLA_SIMDGROUPS)
-//   buffers      params.h: AttentionBuffer, as the remark on latent attention there says;
-//   kPartialOut and
+//   buffers      params.h: AttentionBuffer, read as it says of latent attention; kPartialOut and
 //                kPartialStats are not read
 //
 // A threadgroup takes 8 heads of MLA_PREFILL_TOKENS query tokens, a row tile for each token.

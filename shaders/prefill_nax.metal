@@ -15,9 +15,9 @@
 // Registers: the output takes D / 2 a lane (64 at head size 128, 128 at 256), the scores 16. The
 // queries are read again for every tile, since D / 4 more would leave no room.
 //
-// M5 and later alone, from macOS 26.2, whose matmul2d first took operands from registers: which
-// element lies in which lane is not documented, and earlier GPUs lay them out in another way. Of a 16x16 operand, lane l holds row
-// fragment_row(l) in elements 0 to 3 and 8 rows below it in elements 4 to 7, at columns
+// For M5 and later, from macOS 26.2, whose matmul2d first took operands from registers. Which
+// element lies in which lane is not documented, and earlier GPUs differ. Of a 16x16 operand, lane l
+// holds row fragment_row(l) in elements 0 to 3 and 8 rows below it in elements 4 to 7, at columns
 // 2 * fragment_column(l) to + 3; a 16x32 or 32x16 operand is two of them. MLX's tensor-unit kernels
 // (mlx/backend/metal/kernels/steel/attn/nax.h) rely on this too.
 #include "features.h"
@@ -125,8 +125,8 @@ void prefill_nax(const device T* queries [[buffer(kQueries)]],
   float sum[2] = {0.0f, 0.0f};  // over this lane's columns
 
   for (int start = any_start / TILE * TILE; start < any_end; start += TILE) {
-    // Rows of keys and values of the tile: 8 tokens that are a multiple of 8 apart share no block,
-    // but each run of 8 lies in one.
+    // This lane's rows of the tile's keys and values, 8 tokens apart: each run of 8 lies in one
+    // block.
     bool seen[TILE / 8];
     ulong at[TILE / 8];
 #pragma unroll

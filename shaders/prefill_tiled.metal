@@ -9,10 +9,10 @@
 //   buffers      params.h: AttentionBuffer; kPartialOut and kPartialStats are not read
 //
 // Choices, and what they rest on:
-// - 8 query tokens a simdgroup. Its output takes D / 4 registers a lane and its queries as many
-//   (half of it for 16-bit rows): 48 at head size 128, 96 at 256. 16 tokens would take twice that,
-//   past the 128 registers a lane beyond which Apple GPUs spill. Only float rows of 192 and 256
-//   come to 96 and 128.
+// - 8 query tokens a simdgroup. Its output takes D / 4 registers a lane, its queries D / 8 in 16
+//   bits and D / 4 in 32: 48 together at (128, 16 bits), 96 at (256, 16 bits). 16 tokens would take
+//   twice that, and a lane of an Apple GPU can name 128 registers. Float rows take 96 at 192 and,
+//   with spills, 128 at 256.
 // - 4 simdgroups, so that a tile that was fetched once serves 32 query tokens.
 // - Keys lie transposed in threadgroup memory: turning them costs once what four simdgroups would
 //   pay at each read.
@@ -32,9 +32,8 @@
 using namespace metal;
 using namespace pamx;
 
-// Tokens of a tile. Keys and values of one take 10 KiB at (128, 16 bits), which lets several
-// threadgroups share a core, and at most 21 KiB of the 32 that there are, at (256, 16 bits) and
-// (256, float).
+// Context tokens of a tile. Keys and values of one take 9 to 18 KiB, so that several threadgroups
+// share a core's memory.
 constexpr int tile_tokens(int bytes_a_token) {
   return bytes_a_token <= 192 ? 32 : bytes_a_token <= 512 ? 16 : 8;
 }
@@ -70,12 +69,13 @@ void prefill_tiled(const device T* queries [[buffer(kQueries)]],
   constexpr int CHUNK = 16 / sizeof(P);
   constexpr int CHUNKS = D / CHUNK;  // of a token
   constexpr int CHUNK_GROUPS = (CHUNKS + 3) / 4;
-  // Rows of the tiles in threadgroup memory. They are padded such that neither the 8 tokens by 4
-  // chunks that a simdgroup writes, nor the 8 by 8 elements that it reads, share a bank twice.
+  // Rows of the tiles in threadgroup memory, padded such that of the 8 tokens by 4 chunks that a
+  // simdgroup writes at a time, and of the 8 by 8 elements that it reads, few share a bank.
   constexpr int K_ROW = TILE + 2;
   constexpr int V_ROW = D + 8;
   threadgroup P keys[D * K_ROW];                   // [D][TILE]
   threadgroup uint4 values[TILE * V_ROW / CHUNK];  // [TILE][D]
+  static_assert(sizeof(keys) + sizeof(values) <= limits::THREADGROUP_MEMORY, "tiles are too large");
 
   const WorkRow row = work_rows[group.z];
   const Tile tile = tile_of(row, context_lens, query_starts, params);
@@ -85,7 +85,7 @@ void prefill_tiled(const device T* queries [[buffer(kQueries)]],
   const int first_seen = tile.start_of(0);
   const int end_seen = tile.end_of(tile.last());
 
-  // Lane's element of every fragment: query token `token` of the work row.
+  // This lane's elements of every fragment of query or output are token `token` of the work row.
   const ushort fragment_token = fragment_row(lane);
   const ushort column = fragment_column(lane);
   const int token = simdgroup * 8 + fragment_token;
