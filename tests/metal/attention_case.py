@@ -299,19 +299,25 @@ def pool_of(step: Step, sequences: list[Floats]) -> Floats:
     pool = np.full((step.num_blocks, size, *sequences[0].shape[1:]), np.nan, np.float32)
     for table, rows in zip(step.block_tables, sequences, strict=True):
         positions = np.arange(len(rows))
-        pool[table[positions // size], positions % size] = rows
+        owned = table[positions // size] < step.num_blocks  # others are wild, and never read
+        pool[table[positions[owned] // size], positions[owned] % size] = rows[owned]
     return pool
 
 
-def lay_out(queries: Bits, by_head: bool) -> tuple[Bits, int, int]:
-    """[tokens, heads, dim] as it is, or by head with gaps; with the strides of tokens and heads."""
-    tokens, heads, dim = queries.shape
-    if not by_head:
-        return queries, heads * dim, dim
-    gap = 3  # elements, so that no head but the first is aligned
-    memory = np.zeros((heads, tokens * dim + gap), queries.dtype)
-    memory[:, : tokens * dim] = queries.swapaxes(0, 1).reshape(heads, -1)
-    return memory, dim, tokens * dim + gap
+def lay_out(rows: Bits, by_head: bool, gap: int | None = None) -> tuple[Bits, int, int]:
+    """[tokens, heads, dim] in that order or by head, with the strides of tokens and heads.
+
+    Args:
+        gap: Elements after each token, or each head; an odd one leaves most rows unaligned. None: 3
+            after each head, none after tokens.
+    """
+    gap = (3 if by_head else 0) if gap is None else gap
+    dim = rows.shape[-1]
+    outer = rows.swapaxes(0, 1) if by_head else rows
+    stride = outer[0].size + gap
+    memory = np.zeros((len(outer), stride), rows.dtype)
+    memory[:, : outer[0].size] = outer.reshape(len(outer), -1)
+    return (memory, dim, stride) if by_head else (memory, stride, dim)
 
 
 def check_partials(run: Run, result: Result) -> None:

@@ -142,6 +142,16 @@ def test_a_row_that_sees_nothing_is_zeros(partition: int, sinks: bool) -> None:
 
 
 @pytest.mark.parametrize("partition", [0, 32])
+def test_pages_behind_the_window_may_be_gone(partition: int) -> None:
+    run = Run(KERNEL, replace(STEP, query_lens=[1, 1, 1]), partition=partition)
+    step = run.build()
+    expected = PROGRAMS.run_step(run, step).out
+    for table, context in zip(step.block_tables, step.context_lens, strict=True):
+        table[: max(0, context - 50) // 16] = 1_000_000_000
+    np.testing.assert_array_equal(PROGRAMS.run_step(run, step).out, expected)
+
+
+@pytest.mark.parametrize("partition", [0, 32])
 @pytest.mark.parametrize("name", ["sequence_keys", "sequence_values"])
 def test_what_is_not_finite_reaches_the_rows_that_see_it_and_no_other(
     partition: int, name: str

@@ -25,13 +25,19 @@ def floats(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
     return np.where(np.isfinite(values), values, np.float32(-0.0))
 
 
-@pytest.mark.parametrize("by_head", [False, True])
+@pytest.mark.parametrize(("by_head", "gap"), [(False, 0), (False, 3), (True, 8), (True, 3)])
 @pytest.mark.parametrize(
     ("kv_heads", "k_dim", "v_dim", "tokens"), [(1, 8, 8, 1), (3, 40, 64, 9), (2, 512, 256, 3)]
 )
 @pytest.mark.parametrize("pair", PAIRS, ids="-".join)
 def test_new_rows_are_written_to_their_slots(
-    pair: tuple[str, str], kv_heads: int, k_dim: int, v_dim: int, tokens: int, by_head: bool
+    pair: tuple[str, str],
+    kv_heads: int,
+    k_dim: int,
+    v_dim: int,
+    tokens: int,
+    by_head: bool,
+    gap: int,
 ) -> None:
     dtype, pool_dtype = pair
     rng = np.random.default_rng(k_dim)
@@ -53,7 +59,7 @@ def test_new_rows_are_written_to_their_slots(
     expected = {}
     for i, (name, dim) in enumerate([("key", k_dim), ("value", v_dim)]):
         rows = new_rows(rng, (tokens, kv_heads, dim), dtype)
-        buffers[i], token_stride, head_stride = lay_out(rows, by_head)
+        buffers[i], token_stride, head_stride = lay_out(rows, by_head, gap)
         fields |= {f"{name}_token_stride": token_stride, f"{name}_head_stride": head_stride}
         buffers[2 + i] = poison((blocks * BLOCK_SIZE, kv_heads, dim), pool_dtype)
         expected[2 + i] = buffers[2 + i].copy()

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from . import lint
 from .build import compiled
 from .errors import LintError, MetalError
 from .program import Program
@@ -53,4 +52,6 @@ def check(
         LintError: with every reason.
         MetalError: if the shader cannot even be read.
     """
+    from . import lint  # needs libclang, which running shaders does not
+
     lint.check(Path(path), instantiations, language)

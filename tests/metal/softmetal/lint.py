@@ -1,70 +1,62 @@
-"""Two passes over a shader for what the Metal compiler would refuse and a CPU compiler would not.
+"""What the Metal compiler would refuse in a shader, and a CPU compiler would not.
 
-The first is clang's C++ for OpenCL: its address spaces follow the same rules. The second walks the
-syntax tree of the same text (PyPI's libclang) for what Metal leaves out of C++.
+The shader is parsed as clang's C++ for OpenCL (PyPI's libclang), whose address spaces follow the
+rules of Metal's: the first pass takes the parser's errors. The second walks the syntax tree for what
+Metal leaves out of C++.
 """
 
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from clang import cindex
+
 from . import toolchain
-from .build import headers, preprocess
+from .build import extra_headers, include_flags, preprocess
 from .errors import LintError
 from .translate import translate
 
 _MARKER = re.compile(r"#(?: |line )(\d+) \"([^\"]*)\"")
 _COPY_FROM_CONSTANT = "no matching constructor for initialization of '__private "
-_ERROR = re.compile(r"^.*: (?:fatal )?error: .*$", re.MULTILINE)
+_FLAGS = ["-x", "clcpp", "-cl-std=clc++2021", "-target", "x86_64-linux-gnu"]
+_FLAGS += ["-cl-single-precision-constant", "-cl-no-stdinc", "-Wno-unknown-attributes"]
+_FLAGS += ["-Wno-invalid-constexpr", "-include", str(toolchain.INCLUDE / "softmetal" / "check.hpp")]
 
 
 def check(path: Path, instantiations: Sequence[str], language: int) -> None:
     """Raises LintError if either pass finds something, MetalError if the shader cannot be read."""
     text = preprocess(path, instantiations, language)
-    extra = '#include "softmetal/tensor_ops_check.hpp"\n' if "#pragma softmetal" in text else ""
-    source = f'#include "softmetal/check.hpp"\n{extra}{translate(text).render()}'
-    flags = ["-x", "clcpp", "-cl-std=clc++2021", "-target", "x86_64-linux-gnu"]
-    flags += ["-cl-single-precision-constant", "-cl-no-stdinc"]
-    flags += [f"-isystem{toolchain.INCLUDE}", f"-isystem{headers()}"]
-    flags += ["-Wno-unknown-attributes", "-Wno-unused", "-Wno-null-dereference"]
-    flags += ["-Wno-duplicate-decl-specifier", "-Wno-unknown-pragmas", "-Wno-invalid-constexpr"]
+    source = translate(text).render()
+    flags = [*_FLAGS, *include_flags(), *extra_headers(text, "check")]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "shader.clcpp"
         file.write_text(source)
-        reasons = _address_spaces(file, flags)
-        if reasons and all(_COPY_FROM_CONSTANT in r for r in reasons):
-            flags.append("-DSM_CONSTANT_IS_DEVICE")
-            reasons = _address_spaces(file, flags)
-        if reasons:
-            raise LintError(reasons)
-        reasons = list(_Tree(file, source, flags, language).reasons())
+        tree = _Tree(file, source, flags, language)
+        if tree.errors and all(_COPY_FROM_CONSTANT in e for e in tree.errors):
+            tree = _Tree(file, source, [*flags, "-DSM_CONSTANT_IS_DEVICE"], language)
+        reasons = tree.errors or list(tree.reasons())
     if reasons:
         raise LintError(reasons)
-
-
-def _address_spaces(file: Path, flags: list[str]) -> list[str]:
-    command = [toolchain.COMPILER, *flags, "-fsyntax-only", "-fno-caret-diagnostics", str(file)]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)
-    if not run.returncode:
-        return []
-    return _ERROR.findall(run.stderr) or [run.stderr.strip()]
 
 
 class _Tree:
     """The syntax tree of one shader."""
 
     def __init__(self, file: Path, source: str, flags: list[str], language: int) -> None:
-        from clang import cindex  # type: ignore[import-untyped]
-
         self.kinds = cindex.CursorKind
-        self.root = cindex.Index.create().parse(str(file), args=flags).cursor
+        unit = cindex.Index.create().parse(str(file), args=flags)
+        self.root = unit.cursor
         self.file = str(file)
         self.places = list(_places(source))
+        self.errors = [
+            f"{self._place(d.location)}: error: {d.spelling}"
+            for d in unit.diagnostics
+            if d.severity >= cindex.Diagnostic.Error
+        ]
         self.calls: dict[str, set[str]] = {}
         self.names: dict[str, str] = {}
         k = self.kinds
@@ -80,6 +72,11 @@ class _Tree:
         if language < 400:
             self.refused[k.LAMBDA_EXPR] = "a lambda expression"
 
+    def _place(self, location: Any) -> str:
+        if location.file and location.file.name == self.file:
+            return self.places[location.line - 1]
+        return f"{location.file}:{location.line}"
+
     def reasons(self) -> Iterator[str]:
         yield from self._walk(self.root, None, True)
         for function in self.calls:
@@ -91,7 +88,7 @@ class _Tree:
         for c in parent.get_children():
             if not c.location.file or c.location.file.name != self.file:
                 continue
-            place = self.places[c.location.line - 1]
+            place = self._place(c.location)
             if c.kind in self.refused:
                 yield f"{place}: error: {self.refused[c.kind]} is not part of Metal"
             if c.kind == k.CXX_METHOD and c.is_virtual_method():

@@ -56,7 +56,7 @@ def _declared(t: Tokens, first: int, end: int) -> str:
         word = t.word(i)
         if word in _TYPES and last not in ("enum",) and _WORD.fullmatch(t.word(i + 1)):
             at = i + 1 if t.word(i + 1) not in _TYPES else i + 2
-            if "{" in t.words[at:end]:
+            if "{" in t.words[at : end]:
                 return t.word(at)
         if word == "[[":
             i = t.attribute_end(i)

@@ -336,11 +336,7 @@ class Translator:
             ):
                 i = self.kernel(i)
                 continue
-            elif (
-                word == "constant"
-                and all(scopes)
-                and t.word(i - 1) in (";", "}", "{", "", "static")
-            ):
+            elif word == "constant" and all(scopes) and t.word(i - 1) in (";", "}", "{", "", "static"):
                 i = self.constant(i)
                 continue
             elif word == "threadgroup" and t.word(i - 1) in (";", "{", "}", ")"):
