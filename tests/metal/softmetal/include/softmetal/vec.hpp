@@ -22,6 +22,7 @@ struct sm_read_swizzle {
     return r;
   }
   V operator-() const { return -V(*this); }
+  T operator[](int i) const { return V(*this).v[i]; }
 };
 
 template <class V, class T, int N, int... I>
@@ -35,6 +36,7 @@ struct sm_swizzle {
     return r;
   }
   V operator-() const { return -V(*this); }
+  T operator[](int i) const { return V(*this).v[i]; }
   sm_swizzle& operator=(const V& values) {
     const int to[] = {I...};
     const V copy = values;
