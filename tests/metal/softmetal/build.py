@@ -57,7 +57,9 @@ def standard(language: int) -> str:
     return "-std=c++17" if language >= 400 else "-std=c++14"
 
 
-def preprocess(path: Path, instantiations: Sequence[str], language: int) -> str:
+def preprocess(
+    path: Path, instantiations: Sequence[str], language: int, include: Sequence[Path] = ()
+) -> str:
     """The shader's text with its includes, and the instantiations behind it.
 
     Raises:
@@ -66,6 +68,7 @@ def preprocess(path: Path, instantiations: Sequence[str], language: int) -> str:
     text = f'#include "{path.resolve()}"\n#line 1 "<instantiations>"\n' + "\n".join(instantiations)
     command = [toolchain.COMPILER, "-E", "-x", "c++", standard(language)]
     command += ["-nostdinc", "-nostdinc++", f"-isystem{toolchain.INCLUDE / 'stubs'}"]
+    command += [f"-I{folder}" for folder in include]
     command += ["-D__METAL__=1", f"-D__METAL_VERSION__={language}", "-D__HAVE_BFLOAT__=1"]
     command += ["-U__linux__", "-U__x86_64__", "-"]
     run = subprocess.run(command, input=text + "\n", capture_output=True, text=True, check=False)
@@ -95,13 +98,15 @@ def extra_headers(text: str, mode: str) -> list[str]:
     return ["-include", str(toolchain.INCLUDE / "softmetal" / f"tensor_ops_{mode}.hpp")]
 
 
-def compiled(path: Path, instantiations: Sequence[str], language: int) -> Path:
+def compiled(
+    path: Path, instantiations: Sequence[str], language: int, include: Sequence[Path] = ()
+) -> Path:
     """The shared library of a shader, built if there is none of this text yet.
 
     Raises:
         MetalError: with the compiler's message.
     """
-    text = preprocess(path, instantiations, language)
+    text = preprocess(path, instantiations, language, include)
     out = toolchain.BUILD / f"{_digest(_MARKER.sub('', text), language)}.so"
     if out.exists():
         return out

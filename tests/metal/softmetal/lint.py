@@ -30,7 +30,7 @@ _FLAGS += ["-Wno-invalid-constexpr", "-include", str(toolchain.INCLUDE / "softme
 def check(path: Path, instantiations: Sequence[str], language: int) -> None:
     """Raises LintError if either pass finds something, MetalError if the shader cannot be read."""
     text = preprocess(path, instantiations, language)
-    source = translate(text).render()
+    source = translate(text).render(erase_spaces=False)
     flags = [*_FLAGS, *include_flags(), *extra_headers(text, "check")]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "shader.clcpp"

@@ -16,6 +16,15 @@
 #define threadgroup __local
 #define thread __private
 
+// Keywords there, plain names in Metal.
+#define local sm_name_local
+#define global sm_name_global
+#define generic sm_name_generic
+#define pipe sm_name_pipe
+#define read_only sm_name_read_only
+#define write_only sm_name_write_only
+#define read_write sm_name_read_write
+
 #define SM_CHECK 1
 #define SM_FN
 #define SM_BODY(...) ;

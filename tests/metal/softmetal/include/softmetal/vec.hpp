@@ -22,6 +22,7 @@ struct sm_read_swizzle {
     return r;
   }
   V operator-() const { return -V(*this); }
+  T operator[](int i) const { return V(*this).v[i]; }
 };
 
 template <class V, class T, int N, int... I>
@@ -35,6 +36,7 @@ struct sm_swizzle {
     return r;
   }
   V operator-() const { return -V(*this); }
+  T operator[](int i) const { return V(*this).v[i]; }
   sm_swizzle& operator=(const V& values) {
     const int to[] = {I...};
     const V copy = values;
@@ -175,10 +177,7 @@ struct alignas(2 * sizeof(T)) vec<T, 2> {
 #undef SM_SWIZZLES
   };
   SM_VECTOR_MEMBERS(2)
-  vec(T a, T b) {
-    v[0] = a;
-    v[1] = b;
-  }
+  constexpr vec(T a, T b) : v{a, b} {}
 };
 
 template <class T>
@@ -196,11 +195,7 @@ struct alignas(4 * sizeof(T)) vec<T, 3> {
 #undef SM_SWIZZLES
   };
   SM_VECTOR_MEMBERS(3)
-  vec(T a, T b, T c) {
-    v[0] = a;
-    v[1] = b;
-    v[2] = c;
-  }
+  constexpr vec(T a, T b, T c) : v{a, b, c} {}
   vec(const vec<T, 2>& a, T b) : vec(a.v[0], a.v[1], b) {}
   vec(T a, const vec<T, 2>& b) : vec(a, b.v[0], b.v[1]) {}
 };
@@ -220,12 +215,7 @@ struct alignas(4 * sizeof(T)) vec<T, 4> {
 #undef SM_SWIZZLES
   };
   SM_VECTOR_MEMBERS(4)
-  vec(T a, T b, T c, T d) {
-    v[0] = a;
-    v[1] = b;
-    v[2] = c;
-    v[3] = d;
-  }
+  constexpr vec(T a, T b, T c, T d) : v{a, b, c, d} {}
   vec(const vec<T, 2>& a, const vec<T, 2>& b) : vec(a.v[0], a.v[1], b.v[0], b.v[1]) {}
   vec(const vec<T, 2>& a, T b, T c) : vec(a.v[0], a.v[1], b, c) {}
   vec(T a, const vec<T, 2>& b, T c) : vec(a, b.v[0], b.v[1], c) {}
