@@ -53,7 +53,10 @@ def mlx_folder() -> Path:
 
 
 def sources() -> list[Path]:
-    return sorted(p for p in NATIVE.rglob("*.cpp") if BLAS not in p.parents)
+    absent = ["no_metal", "mlx/no_metal"] if MACOS else ["metal", "mlx/metal"]
+    skipped = {BLAS, *(NATIVE / folder for folder in absent)}
+    found = [p for pattern in ("*.cpp", "*.mm") for p in NATIVE.rglob(pattern)]
+    return sorted(p for p in found if not skipped & set(p.parents))
 
 
 def build_hash() -> str:
