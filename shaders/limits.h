@@ -42,6 +42,12 @@ PAMX_LIMIT uint32_t REDUCER_CAPACITY = 4096;
 
 // ---- what the planner chooses by --------------------------------------------------------------
 
+#ifndef __METAL_VERSION__
+// Query heads, KV heads and head size that gqa_decode's work budget was measured for (vllm-metal,
+// as below); other groups follow the same rule.
+PAMX_LIMIT uint32_t TUNED_GEOMETRIES[][3] = {
+    {32, 8, 128}, {24, 4, 256}, {16, 2, 128}, {16, 2, 256}};
+#endif
 PAMX_LIMIT uint32_t FEWEST_CORES = 7;             // of any Apple GPU: assumed where nobody knows
 PAMX_LIMIT uint32_t FEWEST_SPLIT_PARTITIONS = 2;  // full ones of a row, from which split-KV pays
 // Floats of output that a group of query heads accumulates while it shares a page: spread over a

@@ -10,6 +10,7 @@
 #include "metal/gpu.hpp"
 #include "metal/pages.hpp"
 #include "metal/scratch.hpp"
+#include "plan/gpu_record.hpp"
 
 namespace pamx::metal {
 
@@ -117,6 +118,7 @@ void attention(const Batch& batch, const pamx_attention_params& params,
   const ReadyPlan plan =
       ready(own.gpu.library, call.shape, call.tokens, tensors.keys.buffer != nullptr,
             plan::plan_gpu_attention(call.shape, sequences, own.gpu.machine, overrides));
+  plan::record_queued(plan.plan);
 
   const auto shared = [&](const auto& host) {
     return shared_copy(own.device(), host.data(), host.size());
@@ -136,6 +138,7 @@ void attention(const Batch& batch, const pamx_attention_params& params,
   }
   const double seconds = own.commands.run(
       [&](KernelEncoder& encoder) { encode_attention(encoder, call, plan); });
+  plan::count_run(plan.plan);
   if (report) {
     static thread_local std::string text;
     text = plan::explain_gpu_attention(call.shape, own.gpu.machine, overrides, plan.plan);

@@ -35,13 +35,14 @@ class PagedAttention : public PoolPrimitive {
   // Where each input stands in the primitive's list; keys, values and sinks come only if used.
   enum Input { kQueries, kKeyPool, kValuePool, kRest };
 
-  // on_gpu: null on a CPU stream.
+  // partition: a CPU's. on_gpu: null on a CPU stream.
   PagedAttention(mx::Stream stream, std::shared_ptr<const Batch> batch,
-                 pamx_attention_params params, bool writes, bool has_sinks,
+                 pamx_attention_params params, int32_t partition, bool writes, bool has_sinks,
                  std::shared_ptr<const gpu::Attention> on_gpu)
       : PoolPrimitive(stream),
         batch_(std::move(batch)),
         params_(params),
+        partition_(partition),
         writes_(writes),
         has_sinks_(has_sinks),
         on_gpu_(std::move(on_gpu)) {}
@@ -74,6 +75,7 @@ class PagedAttention : public PoolPrimitive {
     call.scale = params_.scale;
     call.softcap = params_.softcap;
     call.window = params_.window;
+    call.partition = partition_;
     call.queries = rows_of(queries);
     if (writes_) {
       call.keys = rows_of(in[kRest]);
@@ -113,6 +115,7 @@ class PagedAttention : public PoolPrimitive {
 
   std::shared_ptr<const Batch> batch_;
   pamx_attention_params params_;
+  int32_t partition_;
   bool writes_;
   bool has_sinks_;
   std::shared_ptr<const gpu::Attention> on_gpu_;
@@ -190,8 +193,12 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
                 std::to_string(queries.shape(1)) + " heads");
     inputs.push_back(mx::contiguous(mx::astype(*sinks, mx::float32, stream), false, stream));
   }
+  int32_t partition = 0;
   std::shared_ptr<const gpu::Attention> on_gpu;
-  if (stream.device != mx::Device::cpu) {
+  if (stream.device == mx::Device::cpu) {
+    partition =
+        cpu::queue({queries.shape(1), kv_heads, k_dim, v_dim, params.window}, batch->block_size);
+  } else {
     on_gpu = gpu::prepare(stream, *batch,
                           {dtype, pool_dtype, queries.shape(1), kv_heads, k_dim, v_dim,
                            params.window, params.softcap > 0, sinks != nullptr, keys != nullptr});
@@ -200,8 +207,8 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
   out_shape[3] = v_dim;
   return mx::array::make_arrays(
       {out_shape, key_pool.shape(), value_pool.shape()}, {dtype, pool_dtype, pool_dtype},
-      std::make_shared<PagedAttention>(stream, batch, params, keys != nullptr, sinks != nullptr,
-                                       std::move(on_gpu)),
+      std::make_shared<PagedAttention>(stream, batch, params, partition, keys != nullptr,
+                                       sinks != nullptr, std::move(on_gpu)),
       inputs);
 }
 

@@ -2,10 +2,13 @@
 // waited for.
 #include "mlx/gpu.hpp"
 
+#include <optional>
+
 #include "metal/pages.hpp"
 #include "mlx/allocator.h"
 #include "mlx/metal/encoder.hpp"
 #include "mlx/metal/step.hpp"
+#include "plan/gpu_record.hpp"
 
 namespace pamx::gpu {
 
@@ -36,7 +39,9 @@ void check_stream(mx::Stream stream) {
 
 std::shared_ptr<const Attention> prepare(mx::Stream stream, const Batch& batch,
                                          const AttentionRequest& request) {
-  return step_of(batch).attention(gpu_of(stream), batch, request);
+  auto attention = step_of(batch).attention(gpu_of(stream), batch, request);
+  plan::record_queued(attention->ready.plan);
+  return attention;
 }
 
 void run(mx::Stream stream, const Attention& attention, const AttentionArrays& arrays) {
@@ -72,6 +77,7 @@ void run(mx::Stream stream, const Attention& attention, const AttentionArrays& a
     call.scratch = buffer(*scratch);
   }
   metal::encode_attention(encoder, call, attention.ready);
+  plan::count_run(attention.ready.plan);
 }
 
 void copy_blocks(mx::Stream stream, const std::vector<int32_t>& sources,
