@@ -86,11 +86,12 @@ def build() -> Libraries:
     plain += (native / "metal").glob("*.cpp")
     objective = sorted((native / "metal").glob("*.mm"))
     software = sorted((HERE / "software").glob("*.*"))
+    personality: tuple[Path, list[str]] = (HERE / "linux" / "personality.c", [])
     jobs: dict[str, list[tuple[Path, list[str]]]] = {
-        "device": [(p, _MRC) for p in software if p.suffix in (".mm", ".cpp")],
+        "device": [(p, _MRC) for p in software if p.suffix in (".mm", ".cpp")] + [personality],
         "plain": [(p, []) for p in sorted(plain)],
-        "mrc": [(p, _MRC) for p in objective],
-        "arc": [(p, _ARC) for p in objective] + [(HERE / "linux" / "arc.c", [])],
+        "mrc": [(p, _MRC) for p in objective] + [personality],
+        "arc": [(p, _ARC) for p in objective] + [personality, (HERE / "linux" / "arc.c", [])],
     }
     headers = _digest([*native.rglob("*.h*"), *HERE.rglob("*.h*"), *(ROOT / "shaders").glob("*.h")])
     with ThreadPoolExecutor(2) as pool:

@@ -61,8 +61,8 @@ def test_a_context_over_many_partitions(metal: Metal) -> None:
     assert metal.scratch_bytes() == held
 
 
-def test_an_output_that_is_too_small_is_refused(metal: Metal) -> None:
+def test_a_buffer_that_is_too_small_is_refused(metal: Metal) -> None:
     step = DECODE.build()
     step.case = replace(DECODE, v_dim=128)
-    with pytest.raises(MetalError, match=r"value_pool has \d+ bytes and needs"):
+    with pytest.raises(MetalError, match="values has 1536 bytes and needs 1792"):
         metal.attention(step, "float32")

@@ -106,8 +106,4 @@ __asm__(
     "  movups -176(%rbp), %xmm6\n"
     "  movups -192(%rbp), %xmm7\n"
     "  leave\n"
-    "  jmp *%r11\n"
-    ".hidden __gnustep_objcxx_personality_v0\n"
-    ".globl __gnustep_objcxx_personality_v0\n"
-    "__gnustep_objcxx_personality_v0:\n"
-    "  jmp __gxx_personality_v0@PLT\n");
+    "  jmp *%r11\n");
