@@ -22,6 +22,7 @@ struct sm_read_swizzle {
     return r;
   }
   V operator-() const { return -V(*this); }
+  T operator[](int i) const { return V(*this).v[i]; }
 };
 
 template <class V, class T, int N, int... I>
@@ -35,6 +36,7 @@ struct sm_swizzle {
     return r;
   }
   V operator-() const { return -V(*this); }
+  T operator[](int i) const { return V(*this).v[i]; }
   sm_swizzle& operator=(const V& values) {
     const int to[] = {I...};
     const V copy = values;
@@ -86,7 +88,7 @@ struct sm_scalar : enable_if<is_arithmetic<S>::value, T> {
     return a OP vec(T(b));                                       \
   }
 
-#ifdef SM_CHECK
+#if defined(SM_CHECK) && !defined(SM_CONSTANT_IS_DEVICE)
 // C++ for OpenCL does not convert __constant to the generic address space of `const vec&`.
 #define SM_FROM_CONSTANT(N)                          \
   vec(const constant vec& from) {                    \
