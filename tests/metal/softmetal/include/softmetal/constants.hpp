@@ -1,0 +1,28 @@
+// The macros of metal_stdlib.
+#pragma once
+
+#define METAL_FUNC inline __attribute__((always_inline))
+
+#define INFINITY (__builtin_inff())
+#define NAN (__builtin_nanf(""))
+#define HUGE_VALF (__builtin_inff())
+#define MAXFLOAT FLT_MAX
+#define FLT_MAX 3.40282346638528859812e+38f
+#define FLT_MIN 1.17549435082228750797e-38f
+#define FLT_EPSILON 1.19209289550781250000e-7f
+#define HALF_MAX (half(65504.0f))
+#define HALF_MIN (half(6.103515625e-5f))
+#define HALF_EPSILON (half(9.765625e-4f))
+#define INT_MAX 2147483647
+#define INT_MIN (-2147483647 - 1)
+#define UINT_MAX 4294967295u
+#define M_E_F 2.71828182845904523536f
+#define M_LOG2E_F 1.44269504088896340736f
+#define M_LOG10E_F 0.43429448190325182765f
+#define M_LN2_F 0.69314718055994530942f
+#define M_LN10_F 2.30258509299404568402f
+#define M_PI_F 3.14159265358979323846f
+#define M_PI_2_F 1.57079632679489661923f
+#define M_1_PI_F 0.31830988618379067154f
+#define M_SQRT2_F 1.41421356237309504880f
+#define M_SQRT1_2_F 0.70710678118654752440f
