@@ -10,13 +10,15 @@
 // (Dao et al., "Flash-Decoding"; Milakov and Gimelshein, arXiv:1805.02867). A partition without
 // weight is not read. Which thread adds which partition is fixed, so that a row's bits do not
 // depend on num_partitions, which other rows decide. A row whose partitions are all empty is zeros.
-#include "features.h"
 #include "params.h"
 #include "softmax.h"
 #include "types.h"
 
 using namespace metal;
 using namespace pamx;
+
+// The one feature of the reducer: not features.h, whose other constants would have to be set.
+constant bool has_sinks [[function_constant(kHasSinks)]];
 
 constant constexpr uint THREADS = limits::REDUCER_THREADS;
 constant constexpr uint SIMDGROUPS = THREADS / limits::SIMD_WIDTH;
