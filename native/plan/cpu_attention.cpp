@@ -93,6 +93,11 @@ std::string against_forced_partition(int32_t tokens, int32_t block_size) {
            " tokens are forced; they must be a multiple of the block size, " +
            std::to_string(block_size);
   }
+  if (tokens % kPartitionStep != 0) {
+    return "partitions of " + std::to_string(tokens) +
+           " tokens are forced; on a CPU they must be a multiple of " +
+           std::to_string(kPartitionStep);
+  }
   if (tokens > kLargestForcedPartition) {
     return "partitions of " + std::to_string(tokens) + " tokens are forced; a CPU has up to " +
            std::to_string(kLargestForcedPartition);

@@ -35,6 +35,8 @@ struct CpuLimits {
 
 constexpr int32_t kSmallestPartition = 64;
 constexpr int32_t kLargestPartition = 256;
+// Kernels keep a row's scores of a partition in whole vectors of this many.
+constexpr int32_t kPartitionStep = 16;
 constexpr int32_t kLargestForcedPartition = 16384;  // a thread's scratch grows with it
 // The share of L2 that a partition's keys and values of one KV head, as floats, may take.
 constexpr int64_t kPartitionShareOfL2 = 4;

@@ -55,7 +55,7 @@ std::string explain_gpu_attention(const GpuAttention& call, const GpuMachine& ma
       ", blocks of " + number(call.block_size) + (call.mla ? ", latent cache" : "") +
       (g.window > 0 ? ", window of " + number(g.window) : "") + ".");
   if (plan.decode.sequences > 0 && plan.decode.kind == DispatchKind::gqa_decode && !is_tuned(g)) {
-    say("the work budget was measured for other geometries; it is generalised to this one.");
+    say("budget: measured for other geometries, and generalised to this one.");
   }
   say("GPU: " + (machine.cores > 0 ? count(machine.cores, "core") : "cores unknown") +
       (machine.architecture.empty() ? "" : ", " + machine.architecture) +
@@ -63,8 +63,8 @@ std::string explain_gpu_attention(const GpuAttention& call, const GpuMachine& ma
   explain_part(plan.decode, "decode rows", &text);
   explain_part(plan.prefill, "prefill rows", &text);
   if (overrides.force_partition > 0 && plan.decode.sequences == 0) {
-    say("partitions of " + number(overrides.force_partition) +
-        " tokens are forced; that is for decode rows, and there are none.");
+    say("forced: partitions of " + number(overrides.force_partition) +
+        " tokens, for decode rows, of which there are none.");
   }
   say("scratch: " + mib(plan.scratch_bytes) + " of at most " +
       mib(static_cast<int64_t>(limits::SCRATCH_CAP)) + ".");
