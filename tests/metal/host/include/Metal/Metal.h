@@ -122,14 +122,17 @@ typedef enum MTLCommandBufferStatus : NSUInteger {
 @property(readonly) NSUInteger threadExecutionWidth;
 @end
 
-@protocol MTLComputeCommandEncoder <NSObject>
+@protocol MTLCommandEncoder <NSObject>
+- (void)endEncoding;
+@end
+
+@protocol MTLComputeCommandEncoder <MTLCommandEncoder>
 - (void)setComputePipelineState:(id<MTLComputePipelineState>)state;
 - (void)setBuffer:(id<MTLBuffer>)buffer offset:(NSUInteger)offset atIndex:(NSUInteger)index;
 - (void)setBytes:(const void*)bytes length:(NSUInteger)length atIndex:(NSUInteger)index;
 - (void)setThreadgroupMemoryLength:(NSUInteger)length atIndex:(NSUInteger)index;
 - (void)dispatchThreadgroups:(MTLSize)grid threadsPerThreadgroup:(MTLSize)threadgroup;
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope;
-- (void)endEncoding;
 @end
 
 @protocol MTLCommandBuffer <NSObject>
