@@ -55,7 +55,7 @@ int pamx_bridge_probe(pamx_object object, uintptr_t data, int32_t ndim, const in
 
 /* Turns the placeholder `out` into an array of `shape` whose memory nobody has touched: the system
  * provides a page of it when it is first written. For block pools, which are large, are reserved
- * whole and fill slowly. `dtype_of` is any array of the wanted dtype. CPU only. */
+ * whole and fill slowly. `dtype_of` is any array of the wanted dtype. */
 int pamx_empty(const int32_t* shape, int32_t ndim, pamx_object dtype_of, pamx_object out);
 
 /* ---- Packed batches --------------------------------------------------------------------- */
