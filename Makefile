@@ -59,7 +59,8 @@ lint: .venv/dev
 # ThreadSanitizer, and for Arm. It runs once for each instruction set; one that the processor lacks
 # says so and passes.
 NATIVE_TEST := $(shell find tests/native native -name '*.cpp' ! -path 'native/mlx/*' \
-	! -path 'native/blas/*')
+	! -path 'native/blas/*' ! -path 'native/metal/*' \
+	! -path 'native/building/*')
 NATIVE_HEADERS := $(shell find native tests/native -name '*.h*')
 NATIVE_TEST_FLAGS = -std=c++20 -g1 -Wall -Wextra -Werror -ffp-contract=off -Inative \
 	-Inative/include -pthread

@@ -2,8 +2,9 @@
 
 The library is one abi3 extension, `pamx.native._pamx`: cffi's wrapper of native/include/pamx.h
 and the C++ sources under native/, linked to the libmlx of the pinned mlx wheel. On Linux, a second
-one that is no Python module, `pamx.native._blas`, stands between libmlx and OpenBLAS. Set
-PAMX_NO_NATIVE=1 to install without it (pamx then runs on plain MLX operations, slower), and
+one that is no Python module, `pamx.native._blas`, stands between libmlx and OpenBLAS; on macOS the
+library has the Metal host in it, and native/building/metal.py says what that adds. The shaders go
+along as package data everywhere. Set PAMX_NO_NATIVE=1 to install without it (pamx then runs on plain MLX operations, slower), and
 PAMX_WERROR=1 to turn warnings into errors.
 """
 
@@ -23,13 +24,20 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError, LinkError
 
 ROOT = Path(__file__).parent.resolve()
 NATIVE = ROOT / "native"
 BLAS = NATIVE / "blas"
+SHADERS = ROOT / "shaders"
+sys.path.insert(0, str(NATIVE))
+from building import metal  # noqa: E402
+
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 MACOS = sys.platform == "darwin"
+if MACOS:
+    os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", metal.DEPLOYMENT_TARGET)
 NATIVE_NAME, BLAS_NAME = "pamx.native._pamx", "pamx.native._blas"
 # The oldest CPython whose stable ABI the library uses: requires-python in pyproject.toml.
 ABI3 = "cp311"
@@ -53,7 +61,10 @@ def mlx_folder() -> Path:
 
 
 def sources() -> list[Path]:
-    return sorted(p for p in NATIVE.rglob("*.cpp") if BLAS not in p.parents)
+    absent = ["no_metal", "mlx/no_metal"] if MACOS else ["metal", "mlx/metal"]
+    skipped = {BLAS, *(NATIVE / folder for folder in ["building", *absent])}
+    found = [p for pattern in ("*.cpp", "*.mm") for p in NATIVE.rglob(pattern)]
+    return sorted(p for p in found if not skipped & set(p.parents))
 
 
 def headers() -> list[Path]:
@@ -83,12 +94,14 @@ class BuildNative(build_ext):
 
         def compile_with_flags(obj, src, ext_, cc_args, extra, pp_opts):  # type: ignore
             flags = list(extra)
-            if src.endswith(".cpp"):
+            if src.endswith((".cpp", ".mm")):
                 flags += ["-std=c++20", "-fvisibility=hidden", "-Wall", "-Wextra"]
                 # Sums and products are fused where the source says so, and nowhere else: a row's
                 # bits must not depend on which template the compiler took a liking to.
                 flags += ["-ffp-contract=off"]
                 flags += ["-Werror"] if os.environ.get("PAMX_WERROR") else []
+            if src.endswith(".mm"):
+                flags += ["-fobjc-arc"]
             if Path(src).name == "library.cpp":  # alone: the others' objects can be kept
                 flags += [f"-DPAMX_VERSION={VERSION}", f"-DPAMX_BUILD_HASH={build_hash()}"]
             flags += isa_flags(src)
@@ -112,6 +125,8 @@ class BuildNative(build_ext):
                 job.result()
             return objects
 
+        if ".mm" not in self.compiler.src_extensions:
+            self.compiler.src_extensions = [*self.compiler.src_extensions, ".mm"]
         compile_list = self.compiler.compile
         self.compiler._compile = compile_with_flags
         self.compiler.compile = compile_in_parallel
@@ -125,6 +140,10 @@ class BuildNative(build_ext):
             )
         finally:
             self.compiler._compile, self.compiler.compile = compile_one, compile_list
+        if MACOS:
+            target = Path(self.get_ext_fullpath(ext.name)).with_name(metal.metallib_name())
+            cxx = os.environ.get("CXX") or "c++"
+            print(f"pamx: {metal.compile_metallib(target, cxx.split())}", file=sys.stderr)
 
     def complete(self, ext: Extension) -> None:
         """Adds what is not known before: the generated source, and where mlx lies."""
@@ -189,6 +208,18 @@ def isa_flags(source: str) -> list[str]:
     return []
 
 
+class BuildPython(build_py):
+    """Puts the shaders beside the Python files; an editable installation reads the source tree."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode:
+            target = Path(self.build_lib) / "pamx" / "shaders"
+            self.mkpath(str(target))
+            for path in sorted(p for p in SHADERS.iterdir() if p.suffix in (".metal", ".h")):
+                self.copy_file(str(path), str(target / path.name))
+
+
 class BdistWheel(bdist_wheel):
     """Tags the wheel abi3: one binary serves every CPython from 3.11."""
 
@@ -207,6 +238,7 @@ def extensions() -> list[Extension]:
 def native_extension() -> Extension:
     mlx = mlx_folder()
     origin = "@loader_path" if MACOS else "$ORIGIN"
+    include = [mlx / "include", *([mlx / "include" / "metal_cpp"] if MACOS else [])]
     return Extension(
         NATIVE_NAME,
         sources=[],  # BuildNative fills them in: one of them is generated
@@ -214,8 +246,11 @@ def native_extension() -> Extension:
         library_dirs=[str(mlx / "lib")],
         libraries=["mlx"],
         # Relative, from site-packages/pamx/native to site-packages/mlx/lib.
-        extra_link_args=[f"-Wl,-rpath,{origin}/../../mlx/lib"],
-        extra_compile_args=["-O3", "-g0", "-isystem", str(mlx / "include")],
+        extra_link_args=[
+            f"-Wl,-rpath,{origin}/../../mlx/lib",
+            *(metal.LINK_FLAGS if MACOS else []),
+        ],
+        extra_compile_args=["-O3", "-g0", *(f"-isystem{path}" for path in include)],
         language="c++",
         py_limited_api=True,
         depends=[str(p) for p in headers()],
@@ -237,5 +272,5 @@ if not re.fullmatch(r"[\w.+]+", VERSION):
 
 setup(
     ext_modules=extensions(),
-    cmdclass={"build_ext": BuildNative, "bdist_wheel": BdistWheel},
+    cmdclass={"build_ext": BuildNative, "build_py": BuildPython, "bdist_wheel": BdistWheel},
 )

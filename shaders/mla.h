@@ -82,10 +82,11 @@ inline void load_slice(thread vec<P, 2>* pairs, const device P* pool, ulong slot
 #pragma unroll
     for (int i = 0; i < WORDS; ++i) words[i] = 0;
     if (seen && chunk < S::CHUNKS) {
-      load_words<WORDS>(pool + slot * COLUMNS + S::column(chunk, 0, fragment_column(lane)), words);
+      Words<WORDS>::load(pool + slot * COLUMNS + S::column(chunk, 0, fragment_column(lane)), words);
     }
 #pragma unroll
-    for (int f = 0; f < S::FRAGMENTS; ++f) pairs[own * S::FRAGMENTS + f] = pair_of<P>(words, f);
+    for (int f = 0; f < S::FRAGMENTS; ++f)
+      pairs[own * S::FRAGMENTS + f] = Elements<P>::narrow_pair(words, f);
   }
 }
 

@@ -64,8 +64,9 @@ inline void load_four(thread P* to, const device P* from, bool seen) {
   uint words[WORDS];
 #pragma unroll
   for (int i = 0; i < WORDS; ++i) words[i] = 0;
-  if (seen) load_words<WORDS>(from, words);
-  const vec<P, 2> low = pair_of<P>(words, 0), high = pair_of<P>(words, 1);
+  if (seen) Words<WORDS>::load(from, words);
+  const vec<P, 2> low = Elements<P>::narrow_pair(words, 0),
+                  high = Elements<P>::narrow_pair(words, 1);
   to[0] = low.x;
   to[1] = low.y;
   to[2] = high.x;

@@ -1,51 +1,71 @@
-// Neighbouring elements read from device memory in one load as wide as they allow.
+// Elements of a pool as they are loaded: 32-bit words, widened to float only where they are used.
+//
+// A load that has to be waited for later keeps its registers until then; 16-bit elements take half
+// as many of them unwidened.
 #pragma once
 
 #include <metal_stdlib>
+
+#include "types.h"
 
 namespace pamx {
 
 using namespace metal;
 
-template <int WORDS>
-inline void load_words(const device void* from, thread uint* words);
+// COUNT words from an address that is a multiple of their size, in one load.
+template <int COUNT>
+struct Words;
 
 template <>
-inline void load_words<1>(const device void* from, thread uint* words) {
-  words[0] = *(const device uint*)from;
-}
+struct Words<1> {
+  static inline void load(const device void* from, thread uint* to) {
+    to[0] = *(const device uint*)from;
+  }
+};
 
 template <>
-inline void load_words<2>(const device void* from, thread uint* words) {
-  const uint2 two = *(const device uint2*)from;
-  words[0] = two.x;
-  words[1] = two.y;
-}
+struct Words<2> {
+  static inline void load(const device void* from, thread uint* to) {
+    const uint2 words = *(const device uint2*)from;
+    to[0] = words.x;
+    to[1] = words.y;
+  }
+};
 
 template <>
-inline void load_words<4>(const device void* from, thread uint* words) {
-  const uint4 four = *(const device uint4*)from;
-  words[0] = four.x;
-  words[1] = four.y;
-  words[2] = four.z;
-  words[3] = four.w;
-}
+struct Words<4> {
+  static inline void load(const device void* from, thread uint* to) {
+    const uint4 words = *(const device uint4*)from;
+    to[0] = words.x;
+    to[1] = words.y;
+    to[2] = words.z;
+    to[3] = words.w;
+  }
+};
 
 template <>
-inline void load_words<8>(const device void* from, thread uint* words) {
-  load_words<4>(from, words);
-  load_words<4>((const device uint4*)from + 1, words + 4);
-}
+struct Words<8> {
+  static inline void load(const device void* from, thread uint* to) {
+    Words<4>::load(from, to);
+    Words<4>::load((const device uint4*)from + 1, to + 4);
+  }
+};
 
-// Elements 2 * i and 2 * i + 1 of the words.
+// Elements 2 * i and 2 * i + 1 of a row that lies in words.
 template <typename P>
-inline vec<P, 2> pair_of(const thread uint* words, int i) {
-  return as_type<vec<P, 2>>(words[i]);
-}
+struct Elements {
+  static inline float2 pair(thread const uint* words, int i) { return Pair<P>::unpack(words[i]); }
+  static inline vec<P, 2> narrow_pair(thread const uint* words, int i) {
+    return as_type<vec<P, 2>>(words[i]);
+  }
+};
 
 template <>
-inline float2 pair_of<float>(const thread uint* words, int i) {
-  return float2(as_type<float>(words[2 * i]), as_type<float>(words[2 * i + 1]));
-}
+struct Elements<float> {
+  static inline float2 pair(thread const uint* words, int i) {
+    return float2(as_type<float>(words[i * 2]), as_type<float>(words[i * 2 + 1]));
+  }
+  static inline float2 narrow_pair(thread const uint* words, int i) { return pair(words, i); }
+};
 
 }  // namespace pamx

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/attached.hpp"
 #include "core/status.hpp"
 
 namespace pamx {
@@ -17,6 +18,7 @@ struct Batch {
   std::vector<int32_t> query_starts;
   std::vector<int32_t> context_lens;
   std::vector<int32_t> block_tables;
+  Attached on_gpu;  // these tables as a GPU reads them, and plans made for them
 
   int32_t num_sequences() const { return static_cast<int32_t>(context_lens.size()); }
   int32_t num_tokens() const { return query_starts.back(); }

@@ -55,7 +55,7 @@ int pamx_bridge_probe(pamx_object object, uintptr_t data, int32_t ndim, const in
 
 /* Turns the placeholder `out` into an array of `shape` whose memory nobody has touched: the system
  * provides a page of it when it is first written. For block pools, which are large, are reserved
- * whole and fill slowly. `dtype_of` is any array of the wanted dtype. CPU only. */
+ * whole and fill slowly. `dtype_of` is any array of the wanted dtype. */
 int pamx_empty(const int32_t* shape, int32_t ndim, pamx_object dtype_of, pamx_object out);
 
 /* ---- Packed batches --------------------------------------------------------------------- */
@@ -494,3 +494,84 @@ int pamx_mlp_block_create(const pamx_mlp_block_desc* desc, pamx_mlp_block** bloc
 void pamx_mlp_block_free(pamx_mlp_block* block);
 /* Queues the block: `out` becomes [..., outputs] in x's dtype. */
 int pamx_mlp_block_apply(const pamx_mlp_block* block, pamx_object x, pamx_object out);
+
+/* ---- Metal, without MLX -----------------------------------------------------------------------
+ *
+ * The GPU of a Mac, through a command queue of this library's own: the same plans and kernels that
+ * the operations on MLX arrays use there. A library that was built without Metal has these
+ * functions too; they return PAMX_UNSUPPORTED.
+ */
+
+/* 1: this library was built with Metal. Whether there is a device is pamx_metal_gpu's to say. */
+int32_t pamx_metal_built(void);
+
+/* Where the shader sources lie, and a metallib of specialisations compiled beforehand, or null.
+ * Call before any other function of this section and before any GPU operation. */
+int pamx_metal_configure(const char* shader_folder, const char* metallib);
+
+typedef struct {
+  const char* name;         /* for example "Apple M3 Max"; strings are valid for good */
+  const char* architecture; /* for example "applegpu_g15s"; empty: unknown */
+  const char* os_version;   /* of macOS; empty: unknown */
+  int32_t family;           /* n of MTLGPUFamilyApple<n>; 0: unknown */
+  int32_t cores;            /* 0: unknown */
+  int64_t working_set_bytes; /* that the system recommends to stay below */
+  int64_t largest_buffer_bytes;
+  int32_t threadgroup_bytes; /* of threadgroup memory */
+} pamx_metal_facts;
+
+/* What is known about this machine's GPU. */
+int pamx_metal_gpu(pamx_metal_facts* facts);
+
+/* Memory that CPU and GPU share. Between calls the CPU may read and write all of it. */
+typedef struct pamx_metal_buffer pamx_metal_buffer;
+int pamx_metal_buffer_create(int64_t bytes, pamx_metal_buffer** out);
+void* pamx_metal_buffer_data(const pamx_metal_buffer* buffer);
+int64_t pamx_metal_buffer_bytes(const pamx_metal_buffer* buffer);
+void pamx_metal_buffer_free(pamx_metal_buffer* buffer); /* null is allowed */
+
+/* Rows [tokens, heads, dim] in a buffer: where they begin, in bytes, and the elements from one
+ * token, and one head, to the next. The elements of a head are contiguous. */
+typedef struct {
+  const pamx_metal_buffer* buffer;
+  int64_t offset;
+  int64_t token_stride;
+  int64_t head_stride;
+} pamx_metal_rows;
+
+/* The tensors of pamx_paged_attention, in buffers. */
+typedef struct {
+  int32_t dtype;      /* pamx_dtype of queries, keys, values and out */
+  int32_t pool_dtype; /* the same, or a 16-bit type below float32 */
+  int32_t heads, kv_heads, k_dim, v_dim;
+  pamx_metal_rows queries;
+  pamx_metal_rows keys, values; /* without buffers: nothing to write */
+  const pamx_metal_buffer* key_pool; /* from the start of each of these */
+  const pamx_metal_buffer* value_pool;
+  const pamx_metal_buffer* sinks; /* float32 [heads], or null */
+  const pamx_metal_buffer* out;   /* [tokens, heads, v_dim], contiguous */
+} pamx_metal_tensors;
+
+typedef struct {
+  double gpu_seconds; /* from the first dispatch's start to the last one's end */
+  const char* text;   /* the plan in sentences; valid until this thread's next call */
+} pamx_metal_report;
+
+/* Plans the call, runs it and waits for it. report may be null. */
+int pamx_metal_attention(const pamx_batch* batch, const pamx_attention_params* params,
+                         const pamx_metal_tensors* tensors, pamx_metal_report* report);
+
+/* Copies blocks of block_bytes, a multiple of 16, inside a pool: sources[i] to targets[i], in
+ * order. Waits. */
+int pamx_metal_copy_blocks(const pamx_metal_buffer* pool, int64_t block_bytes,
+                           const int32_t* sources, const int32_t* targets, int32_t count);
+
+/* Lays the first `tokens` tokens of a sequence out densely: its blocks are block_table[i], each of
+ * block_size tokens of token_bytes, a multiple of 16. Waits. */
+int pamx_metal_gather(const pamx_metal_buffer* pool, const int32_t* block_table,
+                      int32_t num_blocks, int32_t tokens, int32_t block_size, int32_t token_bytes,
+                      const pamx_metal_buffer* out);
+
+/* Bytes of partial results that this library keeps or lends out; at most the cap of
+ * shaders/limits.h. */
+int pamx_metal_scratch_bytes(int64_t* bytes);

@@ -3,6 +3,7 @@
 
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
+#include "mlx/gpu.hpp"
 #include "mlx/pool.hpp"
 
 namespace pamx {
@@ -34,6 +35,18 @@ class CopyBlocks : public PoolPrimitive {
                       pool + static_cast<size_t>(copy.source) * block, block);
         }
       });
+    }
+  }
+
+  void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    std::vector<int32_t> sources, targets;
+    for (const Copy& copy : *copies_) {
+      sources.push_back(copy.source);
+      targets.push_back(copy.target);
+    }
+    for (size_t i = 0; i < in.size(); ++i) {
+      hand_on(in[i], out[i]);
+      gpu::copy_blocks(stream(), sources, targets, out[i]);
     }
   }
 
@@ -78,7 +91,7 @@ extern "C" int pamx_copy_blocks(const int32_t* sources, const int32_t* targets, 
     pamx::require(keys.shape(0) == values.shape(0),
                   "the pools have " + std::to_string(keys.shape(0)) + " and " +
                       std::to_string(values.shape(0)) + " blocks");
-    const auto stream = pamx::cpu_stream();
+    const auto stream = pamx::served_stream();
     auto results = mlx::core::array::make_arrays(
         {keys.shape(), values.shape()}, {keys.dtype(), values.dtype()},
         std::make_shared<pamx::CopyBlocks>(

@@ -4,7 +4,7 @@
 #include "core/status.hpp"
 #include "mlx/allocator.h"
 #include "mlx/bridge.hpp"
-#include "mlx/device.h"
+#include "mlx/pool.hpp"
 
 namespace mx = mlx::core;
 
@@ -30,9 +30,7 @@ extern "C" int pamx_empty(const int32_t* shape, int32_t ndim, pamx_object dtype_
                           pamx_object out) {
   return pamx::guarded([&] {
     pamx::require(shape != nullptr && ndim >= 1, "shape must not be null or empty");
-    if (mx::default_device() != mx::Device::cpu) {
-      throw pamx::Error(PAMX_UNSUPPORTED, "MLX's default device is not the CPU");
-    }
+    pamx::served_stream();  // memory that nobody has touched serves our own kernels alone
     const mx::Dtype dtype = pamx::array_of(dtype_of, "dtype_of").dtype();
     auto& out_array = pamx::array_of(out, "out");
     const mx::Shape dims(shape, shape + ndim);

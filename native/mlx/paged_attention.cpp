@@ -8,6 +8,7 @@
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
+#include "mlx/gpu.hpp"
 #include "mlx/ops.h"
 #include "mlx/pool.hpp"
 
@@ -34,26 +35,36 @@ class PagedAttention : public PoolPrimitive {
   // Where each input stands in the primitive's list; keys, values and sinks come only if used.
   enum Input { kQueries, kKeyPool, kValuePool, kRest };
 
+  // partition: a CPU's. on_gpu: null on a CPU stream.
   PagedAttention(mx::Stream stream, std::shared_ptr<const Batch> batch,
-                 pamx_attention_params params, int32_t partition, bool writes, bool has_sinks)
+                 pamx_attention_params params, int32_t partition, bool writes, bool has_sinks,
+                 std::shared_ptr<const gpu::Attention> on_gpu)
       : PoolPrimitive(stream),
         batch_(std::move(batch)),
         params_(params),
         partition_(partition),
         writes_(writes),
-        has_sinks_(has_sinks) {}
+        has_sinks_(has_sinks),
+        on_gpu_(std::move(on_gpu)) {}
+
+  void eval_gpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    provide_outputs(in, out);
+    gpu::AttentionArrays arrays;
+    arrays.scale = params_.scale;
+    arrays.softcap = params_.softcap;
+    arrays.queries = &in[kQueries];
+    arrays.keys = writes_ ? &in[kRest] : nullptr;
+    arrays.values = writes_ ? &in[kRest + 1] : nullptr;
+    arrays.sinks = has_sinks_ ? &in.back() : nullptr;
+    arrays.key_pool = &out[1];
+    arrays.value_pool = &out[2];
+    arrays.out = &out[0];
+    gpu::run(stream(), *on_gpu_, arrays);
+  }
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
+    provide_outputs(in, out);
     const auto& queries = in[kQueries];
-    for (int i = 0; i < 2; ++i) hand_on(in[kKeyPool + i], out[1 + i]);
-    const int64_t heads = queries.shape(1), length = queries.shape(2), v_dim = out[0].shape(3);
-    mx::array::Flags flags;
-    flags.contiguous = true;
-    flags.row_contiguous = length == 1 || heads == 1;
-    flags.col_contiguous = out[0].size() == static_cast<size_t>(v_dim);
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()), out[0].size(),
-                    {length * heads * v_dim, v_dim, heads * v_dim, 1}, flags);
-
     cpu::PagedAttention call;
     call.dtype = cpu_dtype(queries.dtype());
     call.pool_dtype = cpu_dtype(in[kKeyPool].dtype());
@@ -90,11 +101,24 @@ class PagedAttention : public PoolPrimitive {
   const char* name() const override { return "PamxPagedAttention"; }
 
  private:
+  // Heads and length lie swapped in memory, as the output projection wants them.
+  static void provide_outputs(const std::vector<mx::array>& in, std::vector<mx::array>& out) {
+    for (int i = 0; i < 2; ++i) hand_on(in[kKeyPool + i], out[1 + i]);
+    const int64_t heads = out[0].shape(1), length = out[0].shape(2), v_dim = out[0].shape(3);
+    mx::array::Flags flags;
+    flags.contiguous = true;
+    flags.row_contiguous = length == 1 || heads == 1;
+    flags.col_contiguous = out[0].size() == static_cast<size_t>(v_dim);
+    out[0].set_data(mx::allocator::malloc(out[0].nbytes()), out[0].size(),
+                    {length * heads * v_dim, v_dim, heads * v_dim, 1}, flags);
+  }
+
   std::shared_ptr<const Batch> batch_;
   pamx_attention_params params_;
   int32_t partition_;
   bool writes_;
   bool has_sinks_;
+  std::shared_ptr<const gpu::Attention> on_gpu_;
 };
 
 void check_geometry(const mx::array& pool, const char* name, const Batch& batch) {
@@ -152,7 +176,7 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
                                          ", key_pool " + std::to_string(k_dim));
   require((keys == nullptr) == (values == nullptr), "keys and values come together or not at all");
 
-  const auto stream = cpu_stream();
+  const auto stream = served_stream();
   std::vector<mx::array> inputs{queries, key_pool, value_pool};
   if (keys) {
     const int b = queries.shape(0), l = queries.shape(2);
@@ -169,15 +193,23 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
                 std::to_string(queries.shape(1)) + " heads");
     inputs.push_back(mx::contiguous(mx::astype(*sinks, mx::float32, stream), false, stream));
   }
-  const int32_t partition =
-      cpu::queue({queries.shape(1), kv_heads, k_dim, v_dim, params.window}, batch->block_size);
+  int32_t partition = 0;
+  std::shared_ptr<const gpu::Attention> on_gpu;
+  if (stream.device == mx::Device::cpu) {
+    partition =
+        cpu::queue({queries.shape(1), kv_heads, k_dim, v_dim, params.window}, batch->block_size);
+  } else {
+    on_gpu = gpu::prepare(stream, *batch,
+                          {dtype, pool_dtype, queries.shape(1), kv_heads, k_dim, v_dim,
+                           params.window, params.softcap > 0, sinks != nullptr, keys != nullptr});
+  }
   mx::Shape out_shape = queries.shape();
   out_shape[3] = v_dim;
-  return mx::array::make_arrays({out_shape, key_pool.shape(), value_pool.shape()},
-                                {dtype, pool_dtype, pool_dtype},
-                                std::make_shared<PagedAttention>(stream, batch, params, partition,
-                                                                 keys != nullptr, sinks != nullptr),
-                                inputs);
+  return mx::array::make_arrays(
+      {out_shape, key_pool.shape(), value_pool.shape()}, {dtype, pool_dtype, pool_dtype},
+      std::make_shared<PagedAttention>(stream, batch, params, partition, keys != nullptr,
+                                       sinks != nullptr, std::move(on_gpu)),
+      inputs);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "mlx/device.h"
+#include "mlx/gpu.hpp"
 #include "mlx/stream.h"
 #include "mlx/utils.h"
 
@@ -26,11 +27,16 @@ void check_pool(const mx::array& pool, const char* name) {
   }
 }
 
+mx::Stream served_stream() {
+  const auto stream = mx::default_stream(mx::default_device());
+  gpu::check_stream(stream);
+  return stream;
+}
+
 mx::Stream cpu_stream() {
   const auto stream = mx::default_stream(mx::default_device());
   if (stream.device != mx::Device::cpu) {
-    throw Error(PAMX_UNSUPPORTED,
-                "MLX's default device is the GPU, and this build has no GPU kernels");
+    throw Error(PAMX_UNSUPPORTED, "MLX's default device is the GPU, and this runs on the CPU alone");
   }
   return stream;
 }

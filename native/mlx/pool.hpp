@@ -18,7 +18,7 @@ class PoolPrimitive : public mlx::core::Primitive {
   using mlx::core::Primitive::Primitive;
 
   void eval_gpu(const std::vector<mlx::core::array>&, std::vector<mlx::core::array>&) override {
-    throw std::runtime_error("pamx's native library has no GPU kernels in this build");
+    throw std::runtime_error("this operation of pamx has no GPU kernel");
   }
 
  protected:
@@ -31,7 +31,9 @@ class PoolPrimitive : public mlx::core::Primitive {
 // Refuses what is not [num_blocks, block_size, kv_heads, dim] in one contiguous buffer.
 void check_pool(const mlx::core::array& pool, const char* name);
 
-// MLX's default stream; refuses one on a GPU.
+// MLX's default stream; refuses one on a GPU that this build has no kernels for.
+mlx::core::Stream served_stream();
+// The same; refuses any GPU.
 mlx::core::Stream cpu_stream();
 
 std::string shape_string(const mlx::core::Shape& shape);

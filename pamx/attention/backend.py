@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from pamx.errors import NativeError
 from pamx.kv.pool import LayerPool, Storage, plain_storage
 from pamx.native import ops
 from pamx.native.loader import library
+from pamx.native.metal import metal_gpu
 
 
 class Attend(Protocol):
@@ -49,7 +51,7 @@ class Backend:
     """An implementation of `Attend`.
 
     Attributes:
-        name: "native-cpu" or "mlx".
+        name: "native-cpu", "native-metal" or "mlx".
         reason: One sentence: why this one.
         storage: Makes pools and copies blocks in them.
         in_place: Whether a step can be queued while an earlier one still runs without the pool
@@ -106,20 +108,58 @@ def native_backend() -> Backend:
     )
 
 
+def metal_backend() -> Backend:
+    """The native library's kernels on the GPU of a Mac.
+
+    Raises:
+        NativeError: the library cannot be used here, or has no Metal.
+    """
+    reason = f"The native library's Metal kernels serve MLX on the {metal_gpu().name} GPU."
+    return Backend(
+        "native-metal", reason, _native, Storage(ops.empty, ops.copy_blocks), in_place=True
+    )
+
+
+@functools.cache
+def _metal_verdict() -> str:
+    """Why the Metal kernels are not to be used, a sentence; empty if they compute attention right.
+
+    They have been proved without Apple's hardware, so a process tries them before it trusts them.
+    """
+    from pamx.attention import selftest
+
+    try:
+        result = selftest.run("native-metal")
+    except NativeError as error:
+        return error.message
+    except RuntimeError as error:  # out of MLX's evaluation
+        return f"The Metal kernels fail here: {error}."
+    if result.passed:
+        return ""
+    return (
+        f"The Metal kernels compute attention wrong here: {result.max_error:.1e} from float64; "
+        "please report it."
+    )
+
+
 def choose_backend() -> Backend:
     """The native library where it can serve MLX's default device, else plain MLX operations."""
-    if mx.default_device().type != mx.DeviceType.cpu:
-        return reference_backend(
-            "MLX runs on the GPU, and this version's native kernels are for the CPU."
-        )
     try:
-        return native_backend()
+        if mx.default_device().type == mx.DeviceType.cpu:
+            return native_backend()
+        if not mx.metal.is_available():
+            return reference_backend(
+                "MLX runs on the GPU, and the native kernels are for CPUs and Apple's GPUs."
+            )
+        backend = metal_backend()
     except NativeError as error:
         return reference_backend(error.message)
+    verdict = _metal_verdict()
+    return reference_backend(verdict) if verdict else backend
 
 
 def backend_named(name: str) -> Backend:
-    """The backend called "native-cpu" or "mlx".
+    """The backend called "native-cpu", "native-metal" or "mlx".
 
     Raises:
         NativeError: the native library cannot be used here.
@@ -127,6 +167,8 @@ def backend_named(name: str) -> Backend:
     """
     if name == "native-cpu":
         return native_backend()
+    if name == "native-metal":
+        return metal_backend()
     if name == "mlx":
         return reference_backend("Plain MLX operations were asked for.")
     raise ValueError(f"there is no attention backend {name!r}")

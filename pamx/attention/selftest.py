@@ -32,7 +32,7 @@ def run(kernel: str) -> SelfTestResult:
     """Attends with 8 query heads on 2 KV heads: 70 tokens of prompt, in shuffled pages.
 
     Args:
-        kernel: "native-cpu" or "mlx".
+        kernel: "native-cpu", "native-metal" or "mlx".
 
     Raises:
         NativeError: the native library cannot be used.

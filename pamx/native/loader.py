@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pamx.errors import NativeError
-from pamx.native import blas
+from pamx.native import blas, shaders
 from pamx.native.threads import usable_cpus
 
 # nanobind internals that this library's instance layout was written for. Another nanobind ABI
@@ -141,6 +141,7 @@ def _load() -> Library:
     )
     _check_versions(loaded)
     _check_bridge(loaded)
+    _show_shaders(loaded)
     check(loaded, lib.pamx_set_num_threads(_wanted_threads()))
     functions = (lib.address(ffi, name) for name in ("pamx_parallel", "pamx_num_threads"))
     blas.share(*functions)
@@ -237,6 +238,15 @@ def _check_bridge(loaded: Library) -> None:
         loaded,
         loaded.lib.pamx_bridge_probe(id(known), address, known.ndim, shape, known.itemsize),
     )
+
+
+def _show_shaders(loaded: Library) -> None:
+    folder = shaders.folder()
+    if folder is None or not loaded.lib.pamx_metal_built():
+        return
+    compiled = shaders.metallib(folder)
+    path = loaded.ffi.NULL if compiled is None else os.fsencode(compiled)
+    check(loaded, loaded.lib.pamx_metal_configure(os.fsencode(folder), path))
 
 
 def _nanobind_internals() -> list[str]:

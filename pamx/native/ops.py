@@ -163,10 +163,10 @@ def copy_blocks(
 
 
 def empty(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
-    """An array of memory that nobody has touched yet, for block pools on the CPU.
+    """An array of memory that nobody has touched yet, for block pools.
 
     Raises:
-        NativeError: there is no such memory, or MLX's default device is not the CPU.
+        NativeError: there is no such memory, or no kernel serves MLX's default device.
     """
     native = library()
     dtype_of, out = mx.array(0, dtype), mx.array(0)

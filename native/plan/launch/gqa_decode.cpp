@@ -1,13 +1,94 @@
 // Dispatches of shaders/gqa_decode.metal, in both of its forms.
+#include <algorithm>
+#include <array>
+
+#include "../../../shaders/params.h"
+#include "core/dtype.hpp"
 #include "plan/launch/family.hpp"
 
 namespace pamx::plan {
 
 namespace {
 
-std::string why_not(const LaunchShape&) { return "it is not written yet"; }
+constexpr std::array<int32_t, 6> kHeadDims{64, 80, 96, 128, 192, 256};
 
-Launch describe(const LaunchShape&) { return {}; }
+std::string why_not(const LaunchShape& shape) {
+  if (auto why = why_not_attention(shape); !why.empty()) return why;
+  if (shape.k_dim != shape.v_dim ||
+      std::find(kHeadDims.begin(), kHeadDims.end(), shape.k_dim) == kHeadDims.end()) {
+    return "there is no fast path for head sizes " + std::to_string(shape.k_dim) + " and " +
+           std::to_string(shape.v_dim);
+  }
+  const int32_t group = shape.heads / shape.kv_heads;
+  if (group > static_cast<int32_t>(limits::LARGEST_GQA_GROUP)) {
+    return std::to_string(group) + " query heads share a KV head, more than " +
+           std::to_string(limits::LARGEST_GQA_GROUP);
+  }
+  if (shape.partition <= 0 ||
+      shape.partition % static_cast<int32_t>(limits::LARGEST_BLOCK_SIZE) != 0) {
+    return "partitions of " + std::to_string(shape.partition) + " tokens are not a multiple of " +
+           std::to_string(limits::LARGEST_BLOCK_SIZE);
+  }
+  if (shape.num_partitions <= 0) return "there are no partitions";
+  return {};
+}
+
+// Tokens that a simdgroup of the group-sharing form takes at once: 16, or as many as keep their
+// keys and values within 64 registers a lane.
+int32_t step_of(const LaunchShape& shape) {
+  const int32_t row_bytes = shape.k_dim * static_cast<int32_t>(size_of(shape.pool_dtype));
+  constexpr int32_t kRegisters = 64, kLanes = 32, kRegisterBytes = 4;
+  int32_t step = 16;
+  while (step * row_bytes * 2 > kRegisters * kLanes * kRegisterBytes) step /= 2;
+  return step;
+}
+
+// Simdgroups of a threadgroup of the group-sharing form. The planner takes large partitions when
+// there is work enough: then many small threadgroups keep a core busy at less cost for merging.
+// Small partitions mean few threadgroups, each of which should read as much at once as it can. That
+// it follows from the partition alone keeps a row's bits independent of the others'.
+int32_t simdgroups_of(const LaunchShape& shape) {
+  return shape.partition >= static_cast<int32_t>(limits::PARTITION_SIZE) ? 2 : 8;
+}
+
+std::string types_of(const LaunchShape& shape) {
+  return std::string(metal_type(shape.dtype)) + ", " + metal_type(shape.pool_dtype) + ", " +
+         std::to_string(shape.k_dim);
+}
+
+std::string name_of(const char* kernel, const LaunchShape& shape) {
+  return std::string(kernel) + "_" + short_name(shape.dtype) + "_" + short_name(shape.pool_dtype) +
+         "_" + std::to_string(shape.k_dim);
+}
+
+Launch describe(const LaunchShape& shape) {
+  const int32_t group = shape.heads / shape.kv_heads;
+  Launch launch;
+  launch.source = "gqa_decode.metal";
+  launch.constant_mask = 1u << kHasWindow | 1u << kHasSoftcap;
+  launch.has_window = shape.window;
+  launch.has_softcap = shape.softcap;
+  launch.grid = {static_cast<uint32_t>(shape.kv_heads),
+                 static_cast<uint32_t>(shape.num_partitions), static_cast<uint32_t>(shape.rows)};
+  if (shape.kernel == Kernel::gqa_decode_heads) {
+    launch.function = name_of("gqa_decode_heads", shape);
+    launch.instantiation =
+        instantiation_of(launch.function, "gqa_decode_heads<" + types_of(shape) + ">");
+    launch.constant_mask |= 1u << kBlockSize;
+    launch.block_size = static_cast<uint32_t>(shape.block_size);
+    launch.threadgroup = {limits::SIMD_WIDTH, static_cast<uint32_t>(group), 1};
+    return launch;
+  }
+  const int32_t step = step_of(shape), simdgroups = simdgroups_of(shape);
+  launch.function = name_of("gqa_decode", shape) + "_g" + std::to_string(group) + "_b" +
+                    std::to_string(shape.block_size) + "_s" + std::to_string(simdgroups);
+  launch.instantiation = instantiation_of(
+      launch.function, "gqa_decode<" + types_of(shape) + ", " + std::to_string(group) + ", " +
+                           std::to_string(shape.block_size) + ", " + std::to_string(step) + ", " +
+                           std::to_string(simdgroups) + ">");
+  launch.threadgroup = {limits::SIMD_WIDTH, static_cast<uint32_t>(simdgroups), 1};
+  return launch;
+}
 
 }  // namespace
 

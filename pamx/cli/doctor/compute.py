@@ -143,7 +143,7 @@ def check_compute() -> Row:
     from pamx.attention.backend import choose_backend
 
     backend = choose_backend()
-    if backend.name == "mlx":
+    if backend.name != "native-cpu":
         value = {"mode": "mlx", "reason": backend.reason}
         message = f"MLX computes what is not attention. {backend.reason}"
         if mx.default_device().type != mx.DeviceType.cpu:

@@ -1,0 +1,1 @@
+"""Cross-compiling native/ for macOS, where Apple's SDK is not."""
