@@ -9,13 +9,17 @@ BIN := .venv/bin
 BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*')
 CXX_FILES = $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 
-.PHONY: chat test install lint sanitize tsan test-neon clean
+.PHONY: chat test test-metal-all install lint sanitize tsan test-neon clean
 
 chat: install
 	@$(BIN)/pamx chat
 
 test: .venv/dev lint sanitize tsan test-neon
 	$(BIN)/python -m pytest
+
+# Every specialisation of the shaders; `make test` takes a covering set.
+test-metal-all: .venv/dev
+	$(BIN)/python -m pytest -m metal_all tests/metal
 
 # One stamp for each kind of installation, so that asking for the other kind installs again.
 KIND := $(if $(PAMX_NO_NATIVE),plain,native)

@@ -15,7 +15,7 @@
 // through block tables (Kwon et al., "PagedAttention", arXiv:2309.06180).
 //
 // A simdgroup takes every UNIFIED_SIMDGROUPS-th block of 32 tokens, counted from the partition's
-// start. K: LANES lanes read a token's row, 16 bytes each, and a reduce-scatter leaves each lane
+// start. K: a few lanes read a token's row, 16 bytes each, and a reduce-scatter leaves each lane
 // with the score of one token, so that a block costs one exponential a lane. V: a lane keeps the
 // same dimensions throughout, and the lanes of a token take its weight by simd_shuffle. Tokens that
 // the query does not see are replaced by one that it does see, and their scores masked: nothing
@@ -47,7 +47,6 @@ struct RowLanes {
 
 // Which tokens of its sequence a query sees within a partition: first..last, none if first > last.
 struct Visible {
-  uint sequence;
   int start;  // of the partition
   int first;
   int last;
@@ -56,7 +55,6 @@ struct Visible {
 inline Visible visible_to(const WorkRow row, uint partition_index, const device int* context_lens,
                           const device int* query_starts, constant AttentionParams& params) {
   Visible seen;
-  seen.sequence = row.sequence;
   const int queries = query_starts[row.sequence + 1] - query_starts[row.sequence];
   const int position =
       context_lens[row.sequence] - queries + (int(row.first_token) - query_starts[row.sequence]);

@@ -83,6 +83,14 @@ class Run:
             return 1
         return -(-max(self.case.context_lens) // self.partition) + self.spare_partitions
 
+    def build(self) -> Step:
+        """The case's arrays as the kernel sees them: the oracle then judges arithmetic alone."""
+        step = self.case.build()
+        step.queries = rounded(step.queries, self.dtype)
+        step.sequence_keys = [rounded(k, self.pools) for k in step.sequence_keys]
+        step.sequence_values = [rounded(v, self.pools) for v in step.sequence_values]
+        return step
+
     def shape(self) -> LaunchShape:
         """Of one work row."""
         c = self.case
@@ -155,7 +163,10 @@ class Programs:
         return result
 
     def run(self, run: Run) -> Result:
-        step = rounded_step(run)
+        return self.run_step(run, run.build())
+
+    def run_step(self, run: Run, step: Step) -> Result:
+        """Runs it on a step that the caller may have changed since run.build()."""
         launches = [launch_of(shape) for shape in run.launches()]
         rows = work_rows(run.case.query_lens, launches[0].tokens_a_row)
         buffers = attention_buffers(run, step, rows)
@@ -203,13 +214,18 @@ class Programs:
         self._instantiations.setdefault(launch.function, launch.instantiation)
 
 
-def rounded_step(run: Run) -> Step:
-    """The case's arrays as the kernel will see them: the oracle then judges arithmetic alone."""
-    step = run.case.build()
-    step.queries = rounded(step.queries, run.dtype)
-    step.sequence_keys = [rounded(k, run.pools) for k in step.sequence_keys]
-    step.sequence_values = [rounded(v, run.pools) for v in step.sequence_values]
-    return step
+def check_metal(runs: Iterable[Run]) -> None:
+    """Their specialisations hold no construct that the Metal compiler would not take.
+
+    Raises:
+        LintError: with a reason for each that there is.
+    """
+    lines: dict[str, set[str]] = {}
+    for run in runs:
+        for launch in map(launch_of, run.launches()):
+            lines.setdefault(launch.source, set()).add(launch.instantiation)
+    for source, instantiations in lines.items():
+        softmetal.check(SHADERS / source, instantiations=sorted(instantiations))
 
 
 def work_rows(query_lens: list[int], tokens_a_row: int) -> npt.NDArray[Any]:
@@ -226,7 +242,6 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     """What is bound, by index; memory that the kernel should write is poisoned."""
     c = run.case
     tokens = len(step.queries)
-    key_pool, value_pool = step.expected_pools()
     queries, token_stride, head_stride = lay_out(to_bits(step.queries, run.dtype), run.by_head)
     params = struct(
         ATTENTION,
@@ -247,8 +262,8 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     )
     buffers: dict[int, Bits] = {
         Buffer.QUERIES: queries,
-        Buffer.KEY_POOL: to_bits(key_pool, run.pools),
-        Buffer.VALUE_POOL: to_bits(value_pool, run.pools),
+        Buffer.KEY_POOL: to_bits(pool_of(step, step.sequence_keys), run.pools),
+        Buffer.VALUE_POOL: to_bits(pool_of(step, step.sequence_values), run.pools),
         Buffer.BLOCK_TABLES: step.block_tables,
         Buffer.CONTEXT_LENS: step.context_lens,
         Buffer.QUERY_STARTS: step.query_starts,
@@ -265,15 +280,31 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     return buffers
 
 
-def lay_out(queries: Bits, by_head: bool) -> tuple[Bits, int, int]:
-    """[tokens, heads, dim] as it is, or by head with gaps; with the strides of tokens and heads."""
-    tokens, heads, dim = queries.shape
-    if not by_head:
-        return queries, heads * dim, dim
-    gap = 3  # elements, so that no head but the first is aligned
-    memory = np.zeros((heads, tokens * dim + gap), queries.dtype)
-    memory[:, : tokens * dim] = queries.swapaxes(0, 1).reshape(heads, -1)
-    return memory, dim, tokens * dim + gap
+def pool_of(step: Step, sequences: list[Floats]) -> Floats:
+    """[num_blocks, block_size, kv_heads, dim] with every token in its slot, and NaN elsewhere."""
+    size = step.case.block_size
+    pool = np.full((step.num_blocks, size, *sequences[0].shape[1:]), np.nan, np.float32)
+    for table, rows in zip(step.block_tables, sequences, strict=True):
+        positions = np.arange(len(rows))
+        owned = table[positions // size] < step.num_blocks  # others are wild, and never read
+        pool[table[positions[owned] // size], positions[owned] % size] = rows[owned]
+    return pool
+
+
+def lay_out(rows: Bits, by_head: bool, gap: int | None = None) -> tuple[Bits, int, int]:
+    """[tokens, heads, dim] in that order or by head, with the strides of tokens and heads.
+
+    Args:
+        gap: Elements after each token, or each head; an odd one leaves most rows unaligned. None: 3
+            after each head, none after tokens.
+    """
+    gap = (3 if by_head else 0) if gap is None else gap
+    dim = rows.shape[-1]
+    outer = rows.swapaxes(0, 1) if by_head else rows
+    stride = outer[0].size + gap
+    memory = np.zeros((len(outer), stride), rows.dtype)
+    memory[:, : outer[0].size] = outer.reshape(len(outer), -1)
+    return (memory, dim, stride) if by_head else (memory, stride, dim)
 
 
 def check_partials(run: Run, result: Result) -> None:

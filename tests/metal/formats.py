@@ -31,7 +31,8 @@ PAIRS = [
 def to_bits(values: Floats, dtype: str) -> Bits:
     """Rounded to nearest even; NaN stays NaN."""
     if dtype != "bfloat16":
-        return np.ascontiguousarray(values, STORAGE[dtype])
+        with np.errstate(over="ignore"):  # to infinity, as on the device
+            return np.ascontiguousarray(values, STORAGE[dtype])
     words = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
     rounded = (words + 0x7FFF + (words >> 16 & 1)) >> 16
     return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)

@@ -18,7 +18,7 @@ from .errors import LintError, MetalError
 from .program import Program
 from .toolchain import missing
 
-__all__ = ["LintError", "MetalError", "Program", "compile", "missing"]
+__all__ = ["LintError", "MetalError", "Program", "check", "compile", "missing"]
 
 
 def compile(
@@ -41,3 +41,17 @@ def compile(
 @lru_cache(maxsize=None)
 def _program(path: Path) -> Program:
     return Program(path)
+
+
+def check(
+    path: str | os.PathLike[str], instantiations: Sequence[str] = (), language: int = 310
+) -> None:
+    """Checks a shader for what the Metal compiler would refuse; arguments as for `compile`.
+
+    Raises:
+        LintError: with every reason.
+        MetalError: if the shader cannot even be read.
+    """
+    from . import lint  # needs libclang, which running shaders does not
+
+    lint.check(Path(path), instantiations, language)

@@ -14,6 +14,8 @@ from .errors import MetalError
 from .translate import Instance, Kernel, Translation, translate
 
 _MARKER = re.compile(r"^# .*\n", re.MULTILINE)
+_NOISE = re.compile(r"^In file included|: warning: |: note: candidate|errors? generated")
+_MESSAGE_LINES = 30
 _COMMON_FLAGS = [
     "-O2",
     "-gline-tables-only",
@@ -45,6 +47,8 @@ _SHADER_FLAGS = [
     "-Wno-invalid-constexpr",
     "-Werror=return-type",
     "-Werror=uninitialized",
+    "-Werror=c++17-extensions",
+    "-Wno-pragma-system-header-outside-header",
 ]
 
 
@@ -80,6 +84,17 @@ def headers() -> Path:
     return folder
 
 
+def include_flags() -> list[str]:
+    return [f"-isystem{toolchain.INCLUDE}", f"-isystem{headers()}"]
+
+
+def extra_headers(text: str, mode: str) -> list[str]:
+    """Flags for what a shader includes beside what every shader has."""
+    if "#pragma softmetal tensor_ops" not in text:
+        return []
+    return ["-include", str(toolchain.INCLUDE / "softmetal" / f"tensor_ops_{mode}.hpp")]
+
+
 def compiled(path: Path, instantiations: Sequence[str], language: int) -> Path:
     """The shared library of a shader, built if there is none of this text yet.
 
@@ -93,18 +108,18 @@ def compiled(path: Path, instantiations: Sequence[str], language: int) -> Path:
     translation = translate(text)
     if not translation.instances:
         raise MetalError(f"{path}: the file has no kernels")
-    source = _prologue(text) + translation.render(
+    source = translation.render(
         _bindings, lambda n, instance: _registration(translation, n, instance)
     )
     toolchain.BUILD.mkdir(parents=True, exist_ok=True)
     cpp = out.with_suffix(f".{os.getpid()}.cpp")
     cpp.write_text(source)
     library = cpp.with_suffix(".so")
-    flags = [*_COMMON_FLAGS, *_SHADER_FLAGS, standard(language), "-Werror=c++17-extensions"]
+    flags = [*_COMMON_FLAGS, *_SHADER_FLAGS, standard(language), *include_flags()]
+    flags += [*precompiled("run.hpp", flags), *extra_headers(text, "run")]
     try:
         _run(
-            [toolchain.COMPILER, "-x", "c++", *flags, *_include_flags(), "-c", str(cpp)],
-            cpp.with_suffix(".o"),
+            [toolchain.COMPILER, "-x", "c++", *flags, "-c", str(cpp)], cpp.with_suffix(".o")
         )
         objects = [str(cpp.with_suffix(".o")), *map(str, runtime())]
         link = ["-shared", "-fuse-ld=lld", "--rtlib=compiler-rt", "-Wl,-z,defs", "-lm"]
@@ -114,6 +129,19 @@ def compiled(path: Path, instantiations: Sequence[str], language: int) -> Path:
         for leftover in (cpp, cpp.with_suffix(".o"), library):
             leftover.unlink(missing_ok=True)
     return out
+
+
+def precompiled(header: str, flags: list[str]) -> list[str]:
+    """The compiler's flags that put a header, already parsed, before a source."""
+    name = hashlib.sha256(" ".join(flags).encode()).hexdigest()[:8]
+    out = toolchain.BUILD / f"headers-{_digest('', 0)}" / f"{Path(header).stem}-{name}.pch"
+    if not out.exists():
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = out.with_suffix(f".{os.getpid()}")
+        command = [toolchain.COMPILER, *flags, "-xc++-header", "-Xclang", "-fno-pch-timestamp"]
+        _run([*command, str(toolchain.INCLUDE / "softmetal" / header)], temporary)
+        os.replace(temporary, out)
+    return ["-include-pch", str(out)]
 
 
 def runtime() -> list[Path]:
@@ -142,11 +170,6 @@ def runtime() -> list[Path]:
 # ---- what run mode adds to a translated shader --------------------------------------------------
 
 
-def _prologue(text: str) -> str:
-    extra = '#include "softmetal/tensor_ops.hpp"\n' if "#pragma softmetal tensor_ops" in text else ""
-    return f'#include "softmetal/run.hpp"\n{extra}'
-
-
 def _bindings(kernel: Kernel) -> str:
     types = ", ".join(p.binding for p in kernel.parameters)
     names = ", ".join(f'"{p.name}"' for p in kernel.parameters)
@@ -172,10 +195,6 @@ def _registration(translation: Translation, n: int, instance: Instance) -> str:
 # ---- files --------------------------------------------------------------------------------------
 
 
-def _include_flags() -> list[str]:
-    return [f"-isystem{toolchain.INCLUDE}", f"-isystem{headers()}"]
-
-
 def _digest(text: str, language: int) -> str:
     digest = hashlib.sha256(f"{language} {toolchain.version()}".encode())
     digest.update(toolchain.sources())
@@ -184,9 +203,11 @@ def _digest(text: str, language: int) -> str:
 
 
 def _run(command: list[str], out: Path) -> None:
-    run = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, check=False)
+    command = [*command, "-fno-caret-diagnostics", "-fdiagnostics-color=never", "-o", str(out)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
     if run.returncode:
-        raise MetalError(run.stderr.strip())
+        lines = [x for x in run.stderr.splitlines() if not _NOISE.search(x)]
+        raise MetalError("\n".join(lines[:_MESSAGE_LINES]))
 
 
 def _publish(path: Path, data: bytes) -> None:

@@ -3,6 +3,13 @@
 
 #include "traits.hpp"
 
+#ifdef SM_CHECK  // OpenCL has types of these names
+#define atomic_int sm_atomic_int
+#define atomic_uint sm_atomic_uint
+#define atomic_float sm_atomic_float
+#define atomic_bool sm_atomic_bool
+#endif
+
 namespace metal {
 
 enum memory_order { memory_order_relaxed };

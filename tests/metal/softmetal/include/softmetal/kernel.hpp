@@ -160,7 +160,6 @@ struct BindingList {
         if (keys[i] == keys[j]) return false;
     return true;
   }
-  static_assert(distinct(), "two parameters of a kernel have the same attribute");
 };
 
 // ---- what a program registers when it is loaded -----------------------------------------------
@@ -170,6 +169,8 @@ struct Kernel;
 template <class... P, void (*f)(P...), class... B>
 struct Kernel<void(P...), f, BindingList<B...>> {
   static_assert(sizeof...(P) == sizeof...(B), "every parameter of a kernel has one attribute");
+  static_assert(BindingList<B...>::distinct(),
+                "two parameters of a kernel have the same attribute");
   static void entry() { f(B::template As<P>::get()...); }
   Kernel(const char* name, const char* constants, const char* const* names) {
     static Argument arguments[sizeof...(P) + 1];

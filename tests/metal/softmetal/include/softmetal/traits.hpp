@@ -83,10 +83,12 @@ template <class T>
 struct remove_addrspace<device T> {
   typedef remove_cv_t<T> type;
 };
+#ifndef SM_CONSTANT_IS_DEVICE
 template <class T>
 struct remove_addrspace<constant T> {
   typedef remove_cv_t<T> type;
 };
+#endif
 template <class T>
 struct remove_addrspace<threadgroup T> {
   typedef remove_cv_t<T> type;

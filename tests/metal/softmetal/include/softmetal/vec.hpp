@@ -86,7 +86,7 @@ struct sm_scalar : enable_if<is_arithmetic<S>::value, T> {
     return a OP vec(T(b));                                       \
   }
 
-#ifdef SM_CHECK
+#if defined(SM_CHECK) && !defined(SM_CONSTANT_IS_DEVICE)
 // C++ for OpenCL does not convert __constant to the generic address space of `const vec&`.
 #define SM_FROM_CONSTANT(N)                          \
   vec(const constant vec& from) {                    \
