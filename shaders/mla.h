@@ -31,9 +31,9 @@
 #include "features.h"
 #include "fragment.h"
 #include "params.h"
+#include "pool_words.h"
 #include "softmax.h"
 #include "tile.h"
-#include "words.h"
 
 namespace pamx {
 

@@ -23,9 +23,9 @@
 #include "features.h"
 #include "fragment.h"
 #include "params.h"
+#include "pool_words.h"
 #include "softmax.h"
 #include "tile.h"
-#include "words.h"
 
 #if __METAL_VERSION__ >= 400
 
