@@ -24,8 +24,12 @@ DEFINITIONS: dict[str, str] = {
     "reported by the attention call itself, after it ran.",
     "percentiles": "By linear interpolation between order statistics; the standard deviation is "
     "the sample's (n - 1).",
-    "typical": "20 % trimmed mean over samples, with a 95 % symmetric studentised bootstrap "
-    "interval; a sample's own figure is the mean over its requests.",
+    "typical": "exp of the 20 % trimmed mean of the logarithms of samples, with a 95 % symmetric "
+    "studentised bootstrap interval; a sample's own figure is the mean over its requests.",
+    "call": "Seconds of one attention call, of all its sequences, from queueing to result; the "
+    "mean over the calls of a sample.",
+    "bandwidth": "Of an attention call: bytes of keys and values that its pages hold, per second. "
+    "Of copy: bytes read and written; of read: bytes read, of as many bytes as the call reads.",
     "ratio": "Speed of an arm relative to the first arm: exp of the 20 % trimmed mean of the "
     "differences of logarithms of paired samples, with a 99 % symmetric studentised bootstrap "
     "interval over pairs; above 1 is faster.",

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pamx.bench.metrics import COMPARED, DECISIVE
+from pamx.bench.metrics import DECISIVE, Metric
 from pamx.bench.order import blocks
 from pamx.bench.outputs import compare_outputs
 from pamx.bench.program import Outcome, ProgramError, ProgramRefusal
-from pamx.bench.statistics import centre, drift, paired_ratio
-from pamx.bench.timing import RequestTiming, sample_figures
+from pamx.bench.statistics import drift, paired_ratio, typical
+from pamx.bench.timing import RequestTiming
 from pamx.bench.workload import Arm, Workload
 
 # A comparison needs pairs, of which a block gives two, however little time there is.
@@ -63,8 +63,12 @@ def measure(
     patience: Patience,
     seed: int,
     progress: Callable[[str], None] = lambda _: None,
+    decisive: Sequence[Metric] = DECISIVE,
 ) -> list[Cell]:
     """Measures every arm that can run the workload.
+
+    Args:
+        decisive: What must be known narrowly enough before the measurement ends early.
 
     Raises:
         ProgramError: the program of the first arm, which the others are compared with, failed.
@@ -87,7 +91,7 @@ def measure(
             if not cell.invalid:
                 progress(f"{workload.id}: block {number + 1}, {cell.arm.id}")
                 _sample(cell, run, number, half, patience.clock() - begin, cell is cells[0])
-        if number + 1 >= BLOCKS_TO_BE_NARROW and _narrow(able, patience.precision):
+        if number + 1 >= BLOCKS_TO_BE_NARROW and _narrow(able, decisive, patience.precision):
             break
     return cells
 
@@ -140,12 +144,17 @@ def _sample(cell: Cell, run: Run, block: int, half: int, at: float, is_base: boo
         cell.invalid = f"it failed: {error.message}"
         return
     cell.other_outputs += outcome.tokens != cell.tokens
+    take_sample(cell, outcome, block, half, at)
+
+
+def take_sample(cell: Cell, outcome: Outcome, block: int, half: int, at: float) -> None:
+    """Notes what a run brought; `at`: seconds since the measurement began."""
     cell.samples.append(
         {
             "block": block,
             "half": half,
             "at": round(at, 6),
-            "figures": sample_figures(outcome.requests),
+            "figures": outcome.figures,
             "requests": [_request(r) for r in outcome.requests],
             "peak_memory_bytes": outcome.told.get("peak_memory_bytes"),
         }
@@ -168,32 +177,28 @@ def timings(sample: dict[str, Any]) -> list[RequestTiming]:
     ]
 
 
-def _narrow(cells: Sequence[Cell], precision: float) -> bool:
+def _narrow(cells: Sequence[Cell], decisive: Sequence[Metric], precision: float) -> bool:
     """Whether every comparison with the first arm, or its own figures alone, are narrow enough."""
     base, *others = (cell for cell in cells if not cell.invalid)
-    for name in DECISIVE:
-        if not base.figures(name):
+    for metric in decisive:
+        mine = base.figures(metric.name)
+        if not mine:
             continue
         if not others:
-            found = centre(base.figures(name))
-            if found is None or (found.high - found.low) / 2 > precision * abs(found.value):
+            found = typical(mine)
+            if found is None or (found.high - found.low) / 2 > precision * found.value:
                 return False
-        for metric in COMPARED:
-            if metric.name != name:
-                continue
-            for other in others:
-                ratio = paired_ratio(
-                    base.figures(name),
-                    other.figures(name),
-                    smaller_is_better=metric.smaller_is_better,
-                )
-                if ratio is None or (ratio.high - ratio.low) / 2 > precision * ratio.ratio:
-                    return False
+        for other in others:
+            ratio = paired_ratio(
+                mine, other.figures(metric.name), smaller_is_better=metric.smaller_is_better
+            )
+            if ratio is None or (ratio.high - ratio.low) / 2 > precision * ratio.ratio:
+                return False
     return True
 
 
-def drifting(base: Cell) -> float | None:
-    """Relative change of the first arm's E2E over the measurement, if it is worth a warning."""
+def drifting(base: Cell, metric: str) -> float | None:
+    """Relative change of a figure over the measurement, if it is worth a warning."""
     ordered = sorted(base.samples, key=lambda s: s["at"])
-    found = drift([s["figures"]["e2e"] for s in ordered])
+    found = drift([s["figures"][metric] for s in ordered])
     return found.change if found is not None and found.marked else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Metric:
-    """`unit` is "s" or "tokens/s"."""
+    """`unit` is "s", "tokens/s" or "bytes/s"."""
 
     name: str
     title: str
@@ -18,15 +18,18 @@ class Metric:
         return self.unit == "s"
 
 
-METRICS = (
-    Metric("ttft", "TTFT", "s"),
-    Metric("tpot", "TPOT", "s"),
-    Metric("e2e", "E2E", "s"),
-    Metric("prompt_throughput", "prompt tok/s", "tokens/s"),
-    Metric("output_throughput", "output tok/s", "tokens/s"),
-    Metric("user_speed", "tok/s per user", "tokens/s"),
-)
+TTFT = Metric("ttft", "TTFT", "s")
+TPOT = Metric("tpot", "TPOT", "s")
+E2E = Metric("e2e", "E2E", "s")
+PROMPT = Metric("prompt_throughput", "prompt tok/s", "tokens/s")
+OUTPUT = Metric("output_throughput", "output tok/s", "tokens/s")
+USER = Metric("user_speed", "tok/s per user", "tokens/s")
+CALL = Metric("call", "call", "s")
+BANDWIDTH = Metric("bandwidth", "bandwidth", "bytes/s")
+
+OF_REQUESTS = (TTFT, TPOT, E2E, PROMPT, OUTPUT, USER)
+OF_CALLS = (CALL, BANDWIDTH)
 # User speed is TPOT upside down: comparing both would say the same twice.
-COMPARED = METRICS[:5]
+COMPARED = (TTFT, TPOT, E2E, PROMPT, OUTPUT)
 # What must be known narrowly enough before a measurement ends.
-DECISIVE = ("ttft", "tpot", "output_throughput")
+DECISIVE = (TTFT, TPOT, OUTPUT)

@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
 from pamx.bench.protocol import PROTOCOL
-from pamx.bench.timing import RequestTiming
+from pamx.bench.timing import RequestTiming, sample_figures
 from pamx.errors import PamxError, RequestError
 
 _END_PATIENCE = 5.0  # seconds for a program to end by itself
@@ -38,12 +39,14 @@ class Outcome:
 
     Attributes:
         requests: Timing of each request.
+        figures: One number a metric.
         tokens: Token ids of each request; None if the program does not tell them.
         seconds: From the request to the end of the answer, by the clock of this process.
         told: The rest of what the program said at the end.
     """
 
     requests: list[RequestTiming]
+    figures: dict[str, float]
     tokens: list[list[int]] | None
     seconds: float
     told: dict[str, Any]
@@ -150,7 +153,7 @@ class Program:
             for t, request in zip(times, requests, strict=True)
         ]
         told = {k: v for k, v in line.items() if k not in ("type", "id")}
-        return Outcome(timings, None if silent else tokens, seconds, told)
+        return Outcome(timings, sample_figures(timings), None if silent else tokens, seconds, told)
 
     def lines(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Everything that is said until a "done", that included."""
@@ -165,10 +168,8 @@ class Program:
         process = self._process
         for pipe in (process.stdin, process.stdout):
             if pipe is not None and not pipe.closed:
-                try:
+                with suppress(BrokenPipeError):
                     pipe.close()
-                except BrokenPipeError:
-                    pass
         try:
             process.wait(0 if process.poll() is not None else _END_PATIENCE)
         except subprocess.TimeoutExpired:

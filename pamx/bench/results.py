@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import Any
 
 from pamx.bench.measure import Cell, drifting, timings
-from pamx.bench.metrics import COMPARED, METRICS
+from pamx.bench.metrics import COMPARED, OF_CALLS, OF_REQUESTS, Metric
 from pamx.bench.slo import goodput
-from pamx.bench.statistics import centre, paired_ratio, summarise, verdict
+from pamx.bench.statistics import paired_ratio, summarise, typical, verdict
 from pamx.bench.timing import RequestTiming
 from pamx.bench.workload import Workload
 
@@ -55,11 +55,11 @@ def cell_record(
 def figures(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """By metric: the typical figure of a sample, its interval, the number of samples."""
     found = {}
-    for metric in METRICS:
+    for metric in (*OF_REQUESTS, *OF_CALLS):
         values = [s["figures"][metric.name] for s in samples if metric.name in s["figures"]]
         if not values:
             continue
-        middle = centre(values)
+        middle = typical(values)
         found[metric.name] = {
             "typical": summarise(values).p50 if middle is None else middle.value,
             "low": None if middle is None else middle.low,
@@ -91,16 +91,18 @@ def _peak(samples: Sequence[dict[str, Any]]) -> int | None:
     return max(peaks, default=None)
 
 
-def comparison_records(cells: Sequence[Cell], workload: Workload) -> list[dict[str, Any]]:
+def comparison_records(
+    cells: Sequence[Cell], workload: Workload, metrics: Sequence[Metric] = COMPARED
+) -> list[dict[str, Any]]:
     """Every valid arm against the first one."""
     base, *others = cells
     if base.invalid:
         return []
     found = []
     for other in others:
-        if other.invalid:
+        if other.invalid or other.arm.kind == "machine":
             continue
-        for metric in COMPARED:
+        for metric in metrics:
             values = base.figures(metric.name), other.figures(metric.name)
             if not all(values):
                 continue
@@ -123,11 +125,14 @@ def comparison_records(cells: Sequence[Cell], workload: Workload) -> list[dict[s
 
 
 def measurement_warnings(
-    cells: Sequence[Cell], comparisons: Sequence[dict[str, Any]], workload: Workload
+    cells: Sequence[Cell],
+    comparisons: Sequence[dict[str, Any]],
+    workload: Workload,
+    drifts: str = "e2e",
 ) -> list[str]:
     """Sentences about a workload that a reader must know before the figures."""
     found = []
-    if (change := drifting(cells[0])) is not None:
+    if (change := drifting(cells[0], drifts)) is not None:
         found.append(
             f"{workload.id}: {cells[0].arm.id} became {abs(change):.0%} "
             f"{'slower' if change > 0 else 'faster'} in the course of the measurement."

@@ -85,6 +85,14 @@ def centre(values: Sequence[float], level: float = MEAN_LEVEL, seed: int = 0) ->
     return Centre(mean, mean - half, mean + half)
 
 
+def typical(values: Sequence[float]) -> Centre | None:
+    """The same for positive figures, on their logarithms: an interval never reaches below 0."""
+    found = centre(np.log(np.asarray(values, np.float64)).tolist())
+    if found is None:
+        return None
+    return Centre(*(float(np.exp(v)) for v in (found.value, found.low, found.high)))
+
+
 def _trimmed(rows: Floats) -> tuple[Floats, Floats]:
     """[rows]: trimmed means and their standard errors, from the winsorised variance."""
     count = rows.shape[1]
@@ -149,9 +157,7 @@ def paired_ratio(
 def independent_ratio(
     base: Sequence[float], arm: Sequence[float], *, smaller_is_better: bool, seed: int = 0
 ) -> Ratio | None:
-    """Compares samples of two runs, which nothing pairs; None for fewer than FEWEST_PAIRS of one.
-
-    """
+    """Compares samples of two runs, which nothing pairs; None for too few."""
     if min(len(base), len(arm)) < FEWEST_PAIRS:
         return None
     x, y = (np.log(np.asarray(v, np.float64)) for v in (base, arm))

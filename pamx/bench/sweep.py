@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pamx.bench.conditions import condition_warnings, conditions, cpu_times, used_by_others
 from pamx.bench.measure import Cell, Patience, measure
-from pamx.bench.program import Outcome, Program, ProgramError
+from pamx.bench.program import Outcome, Program, ProgramError, ProgramRefusal
 from pamx.bench.record import Record
 from pamx.bench.results import cell_record, comparison_records, measurement_warnings
 from pamx.bench.workload import Arm, Workload
+from pamx.errors import RequestError
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,35 @@ class SweepPlan:
     seed: int
     limits: Mapping[str, float] = field(default_factory=dict)
 
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> SweepPlan:
+        """Raises KeyError or TypeError if `value` is no plan."""
+        return cls(
+            ModelChoice(**value["model"]),
+            [Workload(**w) for w in value["workloads"]],
+            [Arm(**a) for a in value["arms"]],
+            value["seconds"],
+            value["precision"],
+            value["seed"],
+            value["limits"],
+        )
+
+
+class UnfitError(RequestError):
+    """What was asked for cannot be measured here; nothing has been measured yet.
+
+    Args:
+        message, hint: As for every error.
+        option: What asked for it.
+    """
+
+    def __init__(self, message: str, hint: str, option: str) -> None:
+        super().__init__(message, hint)
+        self.option = option
+
 
 class Programs:
     """The programs of a plan's arms, started when asked for; a context manager that ends them."""
@@ -80,9 +110,11 @@ class Programs:
         """pamx's own program, which loads the model first; the other programs need its facts."""
         engine = self._stack.enter_context(Program.built_in("pamx_engine", "pamx's engine"))
         self._started["pamx", None] = engine
-        self.facts = engine.hello(
-            self._model.name or "", self._model.name or "", self._seed, self._model.fields()
-        )
+        name = self._model.name or ""
+        try:
+            self.facts = engine.hello(name, name, self._seed, self._model.fields())
+        except ProgramRefusal as error:
+            raise UnfitError(error.message, error.hint, "--model") from error
         return engine
 
     def start(self, arm: Arm) -> None:
@@ -105,8 +137,8 @@ class Programs:
             )
             self.others[arm.id] = {k: v for k, v in said.items() if k != "type"}
             self._started[key] = program
-        except ProgramError as error:
-            self._started[key] = error
+        except (ProgramError, ProgramRefusal) as error:
+            self._started[key] = ProgramError(error.message, error.hint)
 
     def run(self, arm: Arm, requests: Sequence[dict[str, Any]]) -> Outcome:
         program = self._started[arm.kind, arm.command]
@@ -125,14 +157,17 @@ class Programs:
 
 
 def check_fit(engine: Program, plan: SweepPlan) -> None:
-    """Raises ProgramRefusal, with the arithmetic, if a workload does not fit."""
+    """Raises UnfitError, with the arithmetic, if a workload does not fit."""
     pages = {
         (arm.settings["block_size"], arm.settings["kv_dtype"])
         for arm in plan.arms
         if arm.kind == "pamx"
     }
     shapes = [(w.context, w.batch) for w in plan.workloads]
-    engine.ask({"type": "fit", "workloads": shapes, "pages": sorted(pages)}, "fits")
+    try:
+        engine.ask({"type": "fit", "workloads": shapes, "pages": sorted(pages)}, "fits")
+    except ProgramRefusal as error:
+        raise UnfitError(error.message, error.hint, "--context and --batch") from error
 
 
 def sweep(
@@ -144,7 +179,7 @@ def sweep(
     """Measures what the record lacks, and saves it after each workload.
 
     Raises:
-        ProgramRefusal: the model cannot be loaded, or a workload does not fit.
+        UnfitError: the model cannot be loaded, or a workload does not fit.
         ProgramError: pamx's program failed.
     """
     with Programs(plan.model, plan.seed) as programs:
@@ -181,7 +216,7 @@ def _measure_one(
     progress: Callable[[str], None],
 ) -> None:
     lengths = [workload.prompt_tokens] * workload.batch
-    answer = engine.ask({"type": "prompts", "lengths": lengths, "seed": plan.seed}, "prompts")
+    answer = engine.ask({"type": "prompts", "wishes": lengths, "seed": plan.seed}, "prompts")
     requests = [
         {"prompt": ids, "text": text, "max_tokens": workload.output_tokens}
         for ids, text in zip(answer["prompts"], answer["texts"], strict=True)

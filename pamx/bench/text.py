@@ -10,11 +10,18 @@ import random
 from collections.abc import Callable
 
 _NOUNS = (
-    "river engine garden letter window bridge market teacher island harbour winter kitchen "
-    "library forest train captain village mountain question machine story doctor street song"
-).split()
-_ADJECTIVES = "old quiet green heavy narrow bright distant careful empty simple broken warm".split()
-_VERBS = "crossed found opened followed described repaired remembered watched left drew".split()
+    *("river", "engine", "garden", "letter", "window", "bridge", "market", "teacher", "island"),
+    *("harbour", "winter", "kitchen", "library", "forest", "train", "captain", "village"),
+    *("mountain", "question", "machine", "story", "doctor", "street", "song"),
+)
+_ADJECTIVES = (
+    *("old", "quiet", "green", "heavy", "narrow", "bright", "distant", "careful", "empty"),
+    *("simple", "broken", "warm"),
+)
+_VERBS = (
+    *("crossed", "found", "opened", "followed", "described", "repaired", "remembered"),
+    *("watched", "left", "drew"),
+)
 _TIMES = ("In the morning", "After the rain", "Long ago", "That evening", "Every spring", "Later")
 
 

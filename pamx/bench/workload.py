@@ -1,4 +1,4 @@
-"""What is measured: workloads, which say how much work there is, and arms, which say who does it."""
+"""What is measured: workloads say how much work there is, arms say who does it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-ArmKind = Literal["pamx", "mlx-lm", "external"]
+ArmKind = Literal["pamx", "mlx-lm", "external", "machine"]
 CONTROL = "control"
 
 
@@ -40,7 +40,7 @@ class Arm:
 
     Attributes:
         id: Names it in tables and records.
-        kind: Which program runs it.
+        kind: Which program runs it; "machine" moves bytes and computes nothing.
         settings: What a request to pamx's program carries: partition (None: the planner's own),
             block_size, kv_dtype.
         command: The command line of an external program.

@@ -26,21 +26,21 @@ def forced(partition: int | None) -> Iterator[str]:
 
 def ran(engine: Engine, paged: PagedModel, sequences: int, context: int) -> dict[str, Any]:
     """The kernel, and the partition of a decode step of `sequences` at `context` tokens."""
-    kernel = engine.attention.kernel
+    from pamx.bench.programs.facts import query_heads
+
+    pages = paged.pages()[0]
+    heads = query_heads(engine) or pages.kv_heads, pages.kv_heads, pages.k_dim
+    return call_ran(engine.attention.kernel, heads, sequences, context)
+
+
+def call_ran(
+    kernel: str, heads: tuple[int, int, int], sequences: int, context: int
+) -> dict[str, Any]:
+    """The same of one call; `heads` are (query, KV, size)."""
     if kernel != "native-cpu":
         return {"kernel": kernel, "partition": None}
-    from pamx.bench.programs.facts import query_heads
     from pamx.native.plan import plan_cpu_attention
 
-    geometry = paged.pages()[0]
-    heads = query_heads(engine) or geometry.kv_heads
-    plan = plan_cpu_attention(
-        heads,
-        geometry.kv_heads,
-        geometry.k_dim,
-        geometry.v_dim,
-        [1] * sequences,
-        [context] * sequences,
-        window=geometry.window,
-    )
+    query, kv, dim = heads
+    plan = plan_cpu_attention(query, kv, dim, dim, [1] * sequences, [context] * sequences)
     return {"kernel": kernel, "partition": plan.partition, "threads": plan.threads}

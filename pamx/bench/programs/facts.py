@@ -20,7 +20,7 @@ _WHOLE, _END = 256 << 20, 1 << 20
 
 def of(engine: Engine) -> dict[str, Any]:
     """The fields "model" and "library" of a record."""
-    return {"model": _model(engine), "library": _library()}
+    return {"model": _model(engine), "library": library_facts()}
 
 
 def _model(engine: Engine) -> dict[str, Any]:
@@ -85,9 +85,7 @@ def _commit(folder: Path) -> str | None:
 
 def _hashes(folder: Path) -> dict[str, str]:
     return {
-        file.name: _sha256(file)
-        for file in sorted(folder.glob("*.safetensors"))
-        if file.is_file()
+        file.name: _sha256(file) for file in sorted(folder.glob("*.safetensors")) if file.is_file()
     }
 
 
@@ -103,7 +101,8 @@ def _sha256(file: Path) -> str:
     return f"ends:{digest.hexdigest()}"
 
 
-def _library() -> dict[str, Any] | None:
+def library_facts() -> dict[str, Any] | None:
+    """The native library's build and threads; None if it does not serve."""
     from pamx.native import library
 
     with suppress(NativeError):

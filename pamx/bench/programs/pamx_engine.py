@@ -95,10 +95,13 @@ class PamxEngine:
         yield {"type": "fits"}
 
     def prompts(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Token ids for lengths, of made-up text, and for texts."""
         seed = question["seed"]
         ids = [
-            text.prompt(self._encode, length, seed * 1_000_003 + number)
-            for number, length in enumerate(question["lengths"])
+            self._encode(wish)
+            if isinstance(wish, str)
+            else text.prompt(self._encode, wish, seed * 1_000_003 + number)
+            for number, wish in enumerate(question["wishes"])
         ]
         yield {"type": "prompts", "prompts": ids, "texts": [self._decode(i) for i in ids]}
 
