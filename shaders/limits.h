@@ -37,6 +37,34 @@ PAMX_LIMIT uint32_t THREADGROUP_MEMORY = 32 * 1024;  // bytes
 PAMX_LIMIT uint32_t SIMDGROUPS_PER_CORE = 33;        // work that fills one GPU core
 PAMX_LIMIT uint64_t SCRATCH_CAP = 512ull << 20;      // bytes of partial results, one call
 
+// ---- what the planner chooses by --------------------------------------------------------------
+
+#ifndef __METAL_VERSION__
+// Query heads, KV heads and head size that gqa_decode's work budget was measured for (vllm-metal,
+// as below); other groups follow the same rule.
+PAMX_LIMIT uint32_t TUNED_GEOMETRIES[][3] = {
+    {32, 8, 128}, {24, 4, 256}, {16, 2, 128}, {16, 2, 256}};
+#endif
+PAMX_LIMIT uint32_t FEWEST_CORES = 7;             // of any Apple GPU: assumed where nobody knows
+PAMX_LIMIT uint32_t FEWEST_SPLIT_PARTITIONS = 2;  // full ones of a row, from which split-KV pays
+// Floats of output that a group of query heads accumulates while it shares a page: spread over a
+// simdgroup they take half of the 128 registers that a thread of an Apple GPU can address.
+PAMX_LIMIT uint32_t LARGEST_SHARED_OUTPUT = 64 * SIMD_WIDTH;
+PAMX_LIMIT uint32_t LEAST_TILE_SHARE = 4;  // tiles pay from 1/4 of their rows filled, on average
+// applegpu_g<n>: the first generation with tensor units; phones (applegpu_g<n>p) count one later.
+// As in MLX, mlx/backend/metal/device.cpp, is_nax_available.
+PAMX_LIMIT uint32_t TENSOR_GENERATION = 17;
+PAMX_LIMIT uint32_t TENSOR_GENERATION_PHONE = 18;
+
+// Calibration of several requests on a 10-core M3 (applegpu_g15g), published with vllm-metal's
+// batched GQA decode (github.com/vllm-project/vllm-metal, docs/gqa-decode.md).
+PAMX_LIMIT uint32_t M3_CORES = 10;
+PAMX_LIMIT uint32_t M3_SLOW_REQUESTS = 6;     // of (32, 8, 128): slower split
+PAMX_LIMIT uint32_t M3_SLOW_CONTEXT = 704;    // tokens; the longest is below
+PAMX_LIMIT uint32_t M3_SMALL_HEAD_DIM = 256;  // takes the small partition
+PAMX_LIMIT uint32_t M3_SMALL_FROM_16 = 4096;  // once the longest has these tokens, in blocks of 16
+PAMX_LIMIT uint32_t M3_SMALL_FROM_32 = 8192;  // and in blocks of 32
+
 // ---- softmax ----------------------------------------------------------------------------------
 
 // Finite, so that no difference of two of them is NaN.

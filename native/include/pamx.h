@@ -130,9 +130,10 @@ int pamx_paged_attention(const pamx_batch* batch, const pamx_attention_params* p
 
 typedef struct {
   int32_t heads, kv_heads, k_dim, v_dim;
-  int32_t window;   /* 0: none */
-  int32_t threads;  /* 0: as many as this process uses */
-  int64_t l2_bytes; /* 0: as this machine has */
+  int32_t window;     /* 0: none */
+  int32_t threads;    /* 0: as many as this process uses */
+  int64_t l2_bytes;   /* 0: as this machine has */
+  int32_t block_size; /* read if a partition is forced: it must be a multiple */
 } pamx_cpu_attention_desc;
 
 typedef struct {
@@ -210,6 +211,122 @@ typedef struct {
 
 /* The dispatch that would serve this. Runs nothing; PAMX_UNSUPPORTED says why none can. */
 int pamx_metal_launch(const pamx_launch_desc* desc, pamx_launch* launch);
+
+/* ---- The plan of a paged-attention call on a GPU ----------------------------------------------
+ */
+
+typedef struct {
+  int32_t heads, kv_heads;
+  int32_t k_dim;  /* MLA: latent and rotary parts together */
+  int32_t v_dim;  /* MLA: the latent part */
+  int32_t window; /* tokens; 0: none */
+  int32_t mla;    /* 0 or 1 each */
+  int32_t softcap;
+  int32_t sinks;
+  int32_t dtype;      /* pamx_dtype of queries and output */
+  int32_t pool_dtype; /* pamx_dtype of the pools */
+  int32_t block_size;
+} pamx_gpu_attention_desc;
+
+/* A GPU, which need not be here. */
+typedef struct {
+  const char* architecture;    /* for example "applegpu_g15g"; null: unknown */
+  int32_t cores;               /* 0: unknown */
+  int32_t tensor_units;        /* 1: it has them, 0: not, -1: as the architecture's name says */
+  int32_t tensor_compiler;     /* 0 or 1: its system's Metal can compile for them */
+  int32_t threadgroup_memory;  /* bytes; 0: 32 KiB */
+  int32_t threadgroup_threads; /* 0: 1,024 */
+} pamx_gpu_machine;
+
+/* What an A/B run forces; pamx_overrides_here says what this thread's calls follow. */
+typedef struct {
+  int32_t disable_gqa_decode; /* PAMX_DISABLE_GQA_DECODE */
+  int32_t disable_nax;        /* PAMX_DISABLE_NAX */
+  int32_t force_partition;    /* tokens, for decode rows; 0: by rule */
+} pamx_overrides;
+
+/* The environment's, with pamx_force_partition's in front. */
+int pamx_overrides_here(pamx_overrides* overrides);
+/* The partition of the calls that this thread queues from now on, on a CPU for all rows and on a
+ * GPU for decode rows; 0: as the environment says (PAMX_FORCE_PARTITION), else by rule. A call
+ * that cannot have it fails. */
+int pamx_force_partition(int32_t tokens);
+
+/* What a kernel can do with a shape: returns null and fills `launch`, or a reason, which is valid
+ * until the next call. */
+typedef const char* (*pamx_ability)(void* context, const pamx_launch_desc* shape,
+                                    pamx_launch* launch);
+
+/* What becomes of the decode rows (sequences with one query token), or of the prefill rows. */
+typedef struct {
+  int32_t sequences; /* 0: there are none, and the rest has no meaning */
+  int32_t kind;      /* pamx_dispatch_kind */
+  int32_t kernel;    /* pamx_kernel */
+  int32_t rows;
+  int32_t partition;      /* tokens; 0: not split */
+  int32_t num_partitions; /* of the longest row */
+  int32_t turned_down;    /* paths that were turned down */
+  int64_t work;           /* simdgroups: of full partitions for gqa_decode, else launched */
+  int64_t scratch_bytes;
+  const char* path; /* kernel and form in words */
+  const char* why;  /* a clause */
+} pamx_gpu_plan_part;
+
+typedef struct {
+  pamx_launch_desc shape;
+  pamx_launch launch;
+  const int32_t* rows; /* [shape.rows, 3]: WorkRow of shaders/params.h */
+  int64_t partial_out; /* where partial results lie in scratch, in bytes; -1: there are none */
+  int64_t partial_stats;
+} pamx_gpu_plan_launch;
+
+/* Holds all that is asked of it below: pointers are valid until it is freed. */
+typedef struct pamx_gpu_plan pamx_gpu_plan;
+
+/* The plan for these sequences (as in pamx_batch_desc). Runs nothing. overrides: null for those of
+ * this thread. ability: null for the library's own kernels. PAMX_UNSUPPORTED says why no kernel
+ * serves, or why what is forced cannot run. */
+int pamx_plan_gpu_attention(const pamx_gpu_attention_desc* desc, const pamx_gpu_machine* machine,
+                            const pamx_overrides* overrides, int32_t num_sequences,
+                            const int32_t* query_starts, const int32_t* context_lens,
+                            pamx_ability ability, void* ability_context, pamx_gpu_plan** plan);
+void pamx_gpu_plan_free(pamx_gpu_plan* plan); /* null is allowed */
+/* The plan in sentences, with a reason against each other path. */
+const char* pamx_gpu_plan_text(const pamx_gpu_plan* plan);
+/* Of the whole call; at most 512 MiB. */
+int64_t pamx_gpu_plan_scratch(const pamx_gpu_plan* plan);
+/* part: 0 for decode rows, 1 for prefill rows. */
+int pamx_gpu_plan_part_of(const pamx_gpu_plan* plan, int32_t part, pamx_gpu_plan_part* out);
+/* The i-th path that this part turned down, and the reason, a clause. */
+int pamx_gpu_plan_turned_down(const pamx_gpu_plan* plan, int32_t part, int32_t i, const char** path,
+                              const char** reason);
+/* Launches, in order: each one's results are seen by the next. */
+int32_t pamx_gpu_plan_launches(const pamx_gpu_plan* plan);
+int pamx_gpu_plan_launch_of(const pamx_gpu_plan* plan, int32_t i, pamx_gpu_plan_launch* out);
+
+/* ---- Which attention kernels ran --------------------------------------------------------------
+ */
+
+enum pamx_dispatch_kind {
+  PAMX_DISPATCH_GQA_DECODE = 0,
+  PAMX_DISPATCH_SPLIT_KV = 1,
+  PAMX_DISPATCH_UNIFIED = 2,
+  PAMX_DISPATCH_TILED_PREFILL = 3,
+  PAMX_DISPATCH_NAX_PREFILL = 4,
+  PAMX_DISPATCH_MLA = 5,
+  PAMX_DISPATCH_CPU = 6,
+  PAMX_DISPATCH_REFERENCE = 7
+};
+
+/* Has this thread remember what the last call that it queued will run; forgets what it
+ * remembered. Returns whether it did so before. */
+int32_t pamx_set_dispatch_diagnostics(int32_t on);
+/* What the last call that this thread queued runs, up to two kinds: the decode rows' and the
+ * prefill rows', each with its partition in tokens (0: not split). Returns how many. */
+int32_t pamx_last_dispatch(int32_t* kinds, int32_t* partitions);
+void pamx_clear_last_dispatch(void);
+/* Calls of this kind that ran since the library was loaded, in all threads. */
+int64_t pamx_dispatch_count(int32_t kind);
 
 /* ---- Memory, matrices, linear, embedding -------------------------------------------------- */
 

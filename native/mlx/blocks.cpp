@@ -16,11 +16,12 @@ namespace {
 class AttentionBlock : public PoolPrimitive {
  public:
   AttentionBlock(mx::Stream stream, std::shared_ptr<const cpu::AttentionBlock> block,
-                 std::shared_ptr<const Batch> batch, int32_t window)
+                 std::shared_ptr<const Batch> batch, int32_t window, int32_t partition)
       : PoolPrimitive(stream),
         block_(std::move(block)),
         batch_(std::move(batch)),
-        window_(window) {}
+        window_(window),
+        partition_(partition) {}
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     for (size_t i = 1; i < 3; ++i) hand_on(in[i], out[i]);
@@ -29,6 +30,7 @@ class AttentionBlock : public PoolPrimitive {
     call.block = block_.get();
     call.batch = batch_.get();
     call.window = window_;
+    call.partition = partition_;
     call.x = row_view(in[0]);
     call.out = out[0].data<char>();
     call.pool_dtype = cpu_dtype(out[1].dtype());
@@ -46,6 +48,7 @@ class AttentionBlock : public PoolPrimitive {
   std::shared_ptr<const cpu::AttentionBlock> block_;
   std::shared_ptr<const Batch> batch_;
   int32_t window_;
+  int32_t partition_;
 };
 
 class MlpBlock : public mx::UnaryPrimitive {
@@ -101,10 +104,12 @@ std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::Attentio
   require(key_pool.dtype() == value_pool.dtype(), "the pools are " +
                                                       dtype_string(key_pool.dtype()) + " and " +
                                                       dtype_string(value_pool.dtype()));
+  const int32_t partition = cpu::queue(
+      {block->heads, block->kv_heads, block->head_dim, block->v_dim, window}, batch->block_size);
   return mx::array::make_arrays(
       {x.shape(), key_pool.shape(), value_pool.shape()},
       {x.dtype(), key_pool.dtype(), value_pool.dtype()},
-      std::make_shared<AttentionBlock>(cpu_stream(), block, batch, window),
+      std::make_shared<AttentionBlock>(cpu_stream(), block, batch, window, partition),
       {x, key_pool, value_pool});
 }
 

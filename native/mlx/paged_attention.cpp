@@ -35,10 +35,11 @@ class PagedAttention : public PoolPrimitive {
   enum Input { kQueries, kKeyPool, kValuePool, kRest };
 
   PagedAttention(mx::Stream stream, std::shared_ptr<const Batch> batch,
-                 pamx_attention_params params, bool writes, bool has_sinks)
+                 pamx_attention_params params, int32_t partition, bool writes, bool has_sinks)
       : PoolPrimitive(stream),
         batch_(std::move(batch)),
         params_(params),
+        partition_(partition),
         writes_(writes),
         has_sinks_(has_sinks) {}
 
@@ -63,6 +64,7 @@ class PagedAttention : public PoolPrimitive {
     call.scale = params_.scale;
     call.softcap = params_.softcap;
     call.window = params_.window;
+    call.partition = partition_;
     call.queries = rows_of(queries);
     if (writes_) {
       call.keys = rows_of(in[kRest]);
@@ -90,6 +92,7 @@ class PagedAttention : public PoolPrimitive {
  private:
   std::shared_ptr<const Batch> batch_;
   pamx_attention_params params_;
+  int32_t partition_;
   bool writes_;
   bool has_sinks_;
 };
@@ -166,12 +169,15 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
                 std::to_string(queries.shape(1)) + " heads");
     inputs.push_back(mx::contiguous(mx::astype(*sinks, mx::float32, stream), false, stream));
   }
+  const int32_t partition =
+      cpu::queue({queries.shape(1), kv_heads, k_dim, v_dim, params.window}, batch->block_size);
   mx::Shape out_shape = queries.shape();
   out_shape[3] = v_dim;
-  return mx::array::make_arrays(
-      {out_shape, key_pool.shape(), value_pool.shape()}, {dtype, pool_dtype, pool_dtype},
-      std::make_shared<PagedAttention>(stream, batch, params, keys != nullptr, sinks != nullptr),
-      inputs);
+  return mx::array::make_arrays({out_shape, key_pool.shape(), value_pool.shape()},
+                                {dtype, pool_dtype, pool_dtype},
+                                std::make_shared<PagedAttention>(stream, batch, params, partition,
+                                                                 keys != nullptr, sinks != nullptr),
+                                inputs);
 }
 
 }  // namespace

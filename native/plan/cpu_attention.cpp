@@ -87,11 +87,30 @@ int32_t attention_partition(const AttentionGeometry& g, int64_t l2_bytes) {
   return partition;
 }
 
+std::string against_forced_partition(int32_t tokens, int32_t block_size) {
+  if (tokens % block_size != 0) {
+    return "partitions of " + std::to_string(tokens) +
+           " tokens are forced; they must be a multiple of the block size, " +
+           std::to_string(block_size);
+  }
+  if (tokens % kPartitionStep != 0) {
+    return "partitions of " + std::to_string(tokens) +
+           " tokens are forced; on a CPU they must be a multiple of " +
+           std::to_string(kPartitionStep);
+  }
+  if (tokens > kLargestForcedPartition) {
+    return "partitions of " + std::to_string(tokens) + " tokens are forced; a CPU has up to " +
+           std::to_string(kLargestForcedPartition);
+  }
+  return "";
+}
+
 void plan_cpu_attention(const AttentionGeometry& g, const AttentionSequences& s,
                         const CpuLimits& limits, AttentionPlan* plan) {
   plan->items.clear();
   plan->folds.clear();
-  plan->partition = attention_partition(g, limits.l2_bytes);
+  plan->partition =
+      limits.partition > 0 ? limits.partition : attention_partition(g, limits.l2_bytes);
   plan->scratch_floats = scratch_floats(g, plan->partition);
   plan->work = 0;
   for_each_tile(g, s, plan->partition,
@@ -145,13 +164,15 @@ void plan_cpu_attention(const AttentionGeometry& g, const AttentionSequences& s,
   plan->threads = static_cast<int32_t>(std::min<int64_t>(threads, std::ssize(plan->items)));
 }
 
-std::string explain_cpu_attention(const AttentionGeometry& g, const CpuLimits& limits,
-                                  const AttentionPlan& plan) {
-  const auto number = [](int64_t n) { return std::to_string(n); };
-  const auto kib = [&](int64_t bytes) { return number(bytes / 1024) + " KiB"; };
-  std::string text;
-  const auto say = [&](const std::string& line) { text += line + "\n"; };
+namespace {
 
+std::string number(int64_t n) { return std::to_string(n); }
+
+std::string kib(int64_t bytes) { return number(bytes / 1024) + " KiB"; }
+
+template <class Say>
+void explain_partition(const AttentionGeometry& g, const CpuLimits& limits,
+                       const AttentionPlan& plan, const Say& say) {
   const int64_t row = (int64_t{g.k_dim} + g.v_dim) * 4;
   const int64_t share = limits.l2_bytes / kPartitionShareOfL2;
   say("partition: " + number(plan.partition) +
@@ -170,6 +191,21 @@ std::string explain_cpu_attention(const AttentionGeometry& g, const CpuLimits& l
     say("not less tokens: " + number(kSmallestPartition) +
         " is the least, below which folding "
         "partitions costs more than the cache gives.");
+  }
+}
+
+}  // namespace
+
+std::string explain_cpu_attention(const AttentionGeometry& g, const CpuLimits& limits,
+                                  const AttentionPlan& plan) {
+  std::string text;
+  const auto say = [&](const std::string& line) { text += line + "\n"; };
+
+  if (limits.partition > 0) {
+    say("partition: " + number(plan.partition) + " tokens, which are forced; by rule it would be " +
+        number(attention_partition(g, limits.l2_bytes)) + ".");
+  } else {
+    explain_partition(g, limits, plan, say);
   }
 
   int64_t few = 0, many = 0;

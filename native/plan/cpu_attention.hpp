@@ -1,7 +1,8 @@
 // The plan of one paged-attention call on the CPU: pure arithmetic, no device, no MLX.
 //
 // What a plan decides never changes a row's bits, but for the partition: that depends on the
-// geometry and the L2 cache alone, so it is the same in every call of a process.
+// geometry and the L2 cache alone, so it is the same in every call of a process; unless one is
+// forced, for the calls that it is forced on.
 #pragma once
 
 #include <cstdint>
@@ -27,12 +28,16 @@ struct AttentionSequences {
 struct CpuLimits {
   int32_t threads = 1;
   int64_t l2_bytes = 0;
+  int32_t partition = 0;  // tokens; 0: by rule
 };
 
 // ---- thresholds -------------------------------------------------------------------------------
 
 constexpr int32_t kSmallestPartition = 64;
 constexpr int32_t kLargestPartition = 256;
+// Kernels keep a row's scores of a partition in whole vectors of this many.
+constexpr int32_t kPartitionStep = 16;
+constexpr int32_t kLargestForcedPartition = 16384;  // a thread's scratch grows with it
 // The share of L2 that a partition's keys and values of one KV head, as floats, may take.
 constexpr int64_t kPartitionShareOfL2 = 4;
 // Query rows of one KV head (tokens times query heads) up to which keys and values are not worth
@@ -88,6 +93,10 @@ struct AttentionPlan {
 };
 
 int32_t attention_partition(const AttentionGeometry& geometry, int64_t l2_bytes);
+
+// Why calls in pages of this size cannot have this partition, in one sentence without its end;
+// empty: they can.
+std::string against_forced_partition(int32_t tokens, int32_t block_size);
 
 // Plans a call. `plan` is overwritten; its vectors keep their memory.
 void plan_cpu_attention(const AttentionGeometry& geometry, const AttentionSequences& sequences,

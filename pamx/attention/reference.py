@@ -6,6 +6,7 @@ import mlx.core as mx
 
 from pamx.attention.step import Packing, SequenceSlice, Step
 from pamx.kv.pool import LayerPool
+from pamx.native.dispatch import record_reference
 
 
 def attend(
@@ -25,6 +26,7 @@ def attend(
     Arguments and result are those of `pamx.attention.backend.Attend`.
     """
     step.check()
+    record_reference()
     if keys is not None and values is not None:
         write(step, pool, keys, values)
     rows = _to_rows(queries, step.packing)

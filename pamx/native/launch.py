@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
-from pamx.native.loader import check, library
+from pamx.native.loader import Library, check, library
 
 
 class Kernel(IntEnum):
@@ -87,6 +88,24 @@ def launch_of(shape: LaunchShape) -> Launch:
         setattr(desc, name, DTYPES[value] if isinstance(value, str) else int(value))
     made = native.ffi.new("pamx_launch*")
     check(native, native.lib.pamx_metal_launch(desc, made))
+    return launch_from(native, made)
+
+
+def shape_from(desc: Any) -> LaunchShape:
+    """A pamx_launch_desc of the library's."""
+    names = {number: name for name, number in DTYPES.items()}
+    values: dict[str, Any] = {
+        name: int(getattr(desc, name)) for name in LaunchShape.__annotations__
+    }
+    for name in ("dtype", "pool_dtype"):
+        values[name] = names[values[name]]
+    for name in ("window", "softcap", "sinks"):
+        values[name] = bool(values[name])
+    return LaunchShape(**values | {"kernel": Kernel(values["kernel"])})
+
+
+def launch_from(native: Library, made: Any) -> Launch:
+    """A pamx_launch of the library's."""
 
     def text(name: str) -> str:
         return str(native.ffi.string(getattr(made, name)).decode())

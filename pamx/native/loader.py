@@ -82,6 +82,14 @@ def library() -> Library:
     return loaded
 
 
+def loaded() -> Library | None:
+    """The library if it was asked for before and could be used; loads nothing."""
+    if not _load_once.cache_info().currsize:
+        return None
+    found = _load_once()
+    return None if isinstance(found, NativeError) else found
+
+
 @functools.cache
 def _load_once() -> Library | NativeError:
     try:

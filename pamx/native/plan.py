@@ -13,7 +13,8 @@ class CpuAttentionPlan:
     """How one attention call is cut into work for the CPU's threads.
 
     Attributes:
-        partition: Tokens that share one softmax; geometry and L2 cache alone decide it.
+        partition: Tokens that share one softmax; geometry and L2 cache alone decide it, unless it
+            is forced.
         threads: Of the threads offered, how many get work.
         items: Independent pieces of work.
         few_rows_items: Those that take keys and values from the pages into registers; the
@@ -47,6 +48,7 @@ def plan_cpu_attention(
     window: int | None = None,
     threads: int | None = None,
     l2_bytes: int | None = None,
+    block_size: int = 16,
 ) -> CpuAttentionPlan:
     """The plan that `paged_attention` follows for a step's sequences; nothing is run.
 
@@ -56,9 +58,11 @@ def plan_cpu_attention(
         window: Positions that a query sees, its own included; None for all.
         threads: Threads offered; None for as many as this process uses.
         l2_bytes: Size of a core's second-level cache; None for this machine's.
+        block_size: Tokens a block; a forced partition must be a multiple.
 
     Raises:
-        NativeError: the geometry or a length cannot be served.
+        NativeError: the geometry or a length cannot be served, or the partition that is forced on
+            this thread's calls cannot be had.
     """
     if len(query_lens) != len(context_lens):
         raise ValueError(f"{len(query_lens)} query_lens and {len(context_lens)} context_lens")
@@ -69,6 +73,7 @@ def plan_cpu_attention(
     desc = native.ffi.new("pamx_cpu_attention_desc*")
     desc.heads, desc.kv_heads, desc.k_dim, desc.v_dim = heads, kv_heads, k_dim, v_dim
     desc.window, desc.threads, desc.l2_bytes = window or 0, threads or 0, l2_bytes or 0
+    desc.block_size = block_size
     plan = native.ffi.new("pamx_cpu_attention_plan*")
     status = native.lib.pamx_plan_cpu_attention(
         desc,

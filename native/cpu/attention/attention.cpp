@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/dispatch.hpp"
+#include "core/status.hpp"
 #include "cpu/isa/cache.hpp"
 #include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
+#include "plan/overrides.hpp"
 
 namespace pamx::cpu {
 
@@ -75,10 +78,24 @@ void write_all(const PagedAttention& call, const Kernels& k, int32_t threads) {
 void plan_of(const PagedAttention& call, plan::AttentionPlan* plan) {
   plan::plan_cpu_attention({call.heads, call.kv_heads, call.k_dim, call.v_dim, call.window},
                            {call.num_sequences, call.query_starts, call.context_lens},
-                           {num_threads(), l2_bytes()}, plan);
+                           {num_threads(), l2_bytes(), call.partition}, plan);
+}
+
+int32_t queue(const plan::AttentionGeometry& geometry, int32_t block_size) {
+  const int32_t forced = plan::overrides().force_partition;
+  if (forced > 0) {
+    const std::string why = plan::against_forced_partition(forced, block_size);
+    if (!why.empty()) throw Error(PAMX_INVALID_ARGUMENT, why);
+  }
+  if (dispatch_diagnostics()) {
+    record_dispatch(DispatchKind::cpu,
+                    forced > 0 ? forced : plan::attention_partition(geometry, l2_bytes()));
+  }
+  return forced;
 }
 
 void run(const PagedAttention& call) {
+  count_dispatch(DispatchKind::cpu);
   static thread_local plan::AttentionPlan plan;
   static thread_local Scratch partials;
   const Kernels& k = kernels();

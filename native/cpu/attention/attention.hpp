@@ -30,6 +30,7 @@ struct PagedAttention {
   float scale = 1.0f;
   float softcap = 0.0f;          // 0: none
   int32_t window = 0;            // 0: none
+  int32_t partition = 0;         // tokens; 0: the planner's
   const float* sinks = nullptr;  // [heads] or null
 
   Rows queries;                // heads x k_dim
@@ -77,6 +78,10 @@ extern const Kernels kernels;
 
 // The kernels for this process's instruction set.
 const Kernels& kernels();
+
+// For whoever queues a call: records it for this thread, and returns the partition that is forced
+// on it, or 0. Throws Error if the call cannot have what is forced.
+int32_t queue(const plan::AttentionGeometry& geometry, int32_t block_size);
 
 // The plan that run() follows for this call.
 void plan_of(const PagedAttention& call, plan::AttentionPlan* plan);

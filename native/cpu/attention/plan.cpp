@@ -5,6 +5,7 @@
 #include "cpu/isa/cache.hpp"
 #include "cpu/worker_pool.hpp"
 #include "plan/cpu_attention.hpp"
+#include "plan/overrides.hpp"
 
 extern "C" int pamx_plan_cpu_attention(const pamx_cpu_attention_desc* desc, int32_t num_sequences,
                                        const int32_t* query_starts, const int32_t* context_lens,
@@ -28,11 +29,18 @@ extern "C" int pamx_plan_cpu_attention(const pamx_cpu_attention_desc* desc, int3
               "sequence " + std::to_string(s) + " has " + std::to_string(queries) +
                   " query tokens of " + std::to_string(context_lens[s]));
     }
+    const int32_t forced = pamx::plan::overrides().force_partition;
+    if (forced > 0) {
+      require(desc->block_size >= 1, "block_size must be at least 1 where a partition is forced");
+      const std::string why = pamx::plan::against_forced_partition(forced, desc->block_size);
+      require(why.empty(), why);
+    }
     const pamx::plan::AttentionGeometry geometry{desc->heads, desc->kv_heads, desc->k_dim,
                                                  desc->v_dim, desc->window};
     const pamx::plan::AttentionSequences sequences{num_sequences, query_starts, context_lens};
     const pamx::plan::CpuLimits limits{desc->threads > 0 ? desc->threads : pamx::cpu::num_threads(),
-                                       desc->l2_bytes > 0 ? desc->l2_bytes : pamx::cpu::l2_bytes()};
+                                       desc->l2_bytes > 0 ? desc->l2_bytes : pamx::cpu::l2_bytes(),
+                                       forced};
     pamx::plan::AttentionPlan made;
     pamx::plan::plan_cpu_attention(geometry, sequences, limits, &made);
     static thread_local std::string text;

@@ -171,6 +171,7 @@ void run_slab(const AttentionBlockCall& call, int64_t begin, int64_t rows, const
   attention.scale = b.scale;
   attention.softcap = b.softcap;
   attention.window = call.window;
+  attention.partition = call.partition;
   attention.sinks = b.sinks.empty() ? nullptr : b.sinks.data();
   attention.queries = {qkv, qkv_size, b.head_dim, 1};
   attention.keys = {qkv + b.query_size(), qkv_size, b.head_dim, 1};

@@ -35,8 +35,9 @@ struct AttentionBlock {
 struct AttentionBlockCall {
   const AttentionBlock* block = nullptr;
   const Batch* batch = nullptr;
-  int32_t window = 0;  // 0: none
-  RowView x;           // the batch's tokens
+  int32_t window = 0;     // 0: none
+  int32_t partition = 0;  // tokens; 0: the planner's
+  RowView x;              // the batch's tokens
   void* out = nullptr;
   Dtype pool_dtype = Dtype::float32;
   void* key_pool = nullptr;

@@ -1,10 +1,7 @@
 // Dispatches through the C interface.
-#include "core/status.hpp"
-#include "plan/launch/launch.hpp"
+#include "plan/launch/desc.hpp"
 
 namespace pamx::plan {
-
-namespace {
 
 Dtype dtype_of(int32_t number, const char* name) {
   require(number >= PAMX_FLOAT32 && number <= PAMX_BFLOAT16,
@@ -33,7 +30,43 @@ LaunchShape shape_of(const pamx_launch_desc& desc) {
   return shape;
 }
 
-}  // namespace
+pamx_launch_desc desc_of(const LaunchShape& shape) {
+  pamx_launch_desc desc;
+  desc.kernel = static_cast<int32_t>(shape.kernel);
+  desc.dtype = static_cast<int32_t>(shape.dtype);
+  desc.pool_dtype = static_cast<int32_t>(shape.pool_dtype);
+  desc.heads = shape.heads;
+  desc.kv_heads = shape.kv_heads;
+  desc.k_dim = shape.k_dim;
+  desc.v_dim = shape.v_dim;
+  desc.block_size = shape.block_size;
+  desc.partition = shape.partition;
+  desc.num_partitions = shape.num_partitions;
+  desc.rows = shape.rows;
+  desc.tokens = shape.tokens;
+  desc.block_bytes = shape.block_bytes;
+  desc.window = shape.window;
+  desc.softcap = shape.softcap;
+  desc.sinks = shape.sinks;
+  return desc;
+}
+
+void fill(const Launch& launch, int32_t tokens_a_row, pamx_launch* out) {
+  out->source = launch.source.c_str();
+  out->function = launch.function.c_str();
+  out->instantiation = launch.instantiation.c_str();
+  out->constant_mask = launch.constant_mask;
+  out->block_size = launch.block_size;
+  out->has_window = launch.has_window;
+  out->has_softcap = launch.has_softcap;
+  out->has_sinks = launch.has_sinks;
+  out->tokens_a_row = tokens_a_row;
+  for (size_t i = 0; i < 3; ++i) {
+    out->grid[i] = launch.grid[i];
+    out->threadgroup[i] = launch.threadgroup[i];
+  }
+  out->threadgroup_bytes = launch.threadgroup_bytes;
+}
 
 }  // namespace pamx::plan
 
@@ -43,19 +76,6 @@ extern "C" int pamx_metal_launch(const pamx_launch_desc* desc, pamx_launch* laun
     const auto shape = pamx::plan::shape_of(*desc);
     static thread_local pamx::plan::Launch made;
     made = pamx::plan::launch_of(shape);
-    launch->source = made.source.c_str();
-    launch->function = made.function.c_str();
-    launch->instantiation = made.instantiation.c_str();
-    launch->constant_mask = made.constant_mask;
-    launch->block_size = made.block_size;
-    launch->has_window = made.has_window;
-    launch->has_softcap = made.has_softcap;
-    launch->has_sinks = made.has_sinks;
-    launch->tokens_a_row = pamx::plan::tokens_a_row(shape);
-    for (int i = 0; i < 3; ++i) {
-      launch->grid[i] = made.grid[i];
-      launch->threadgroup[i] = made.threadgroup[i];
-    }
-    launch->threadgroup_bytes = made.threadgroup_bytes;
+    pamx::plan::fill(made, pamx::plan::tokens_a_row(shape), launch);
   });
 }

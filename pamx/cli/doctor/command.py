@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
 
 import typer
 
@@ -14,12 +16,100 @@ from pamx.cli.terminal import say, write_json
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
 
-def doctor(json: options.Json = False) -> None:
+class Dtype(StrEnum):
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+
+
+def doctor(
+    json: options.Json = False,
+    plan: Annotated[
+        bool,
+        typer.Option(
+            "--plan",
+            help="Instead: which attention kernels would run, and why, on any machine.",
+        ),
+    ] = False,
+    heads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="Q,KV,SIZE",
+            help="With --plan: query heads, KV heads and head size, for example 32,8,128; a fourth "
+            "number is the values' size.",
+            show_default=False,
+        ),
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N[,N...]", help="With --plan: tokens of each sequence.", show_default=False
+        ),
+    ] = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="With --plan: GPU cores; without, this machine's CPU is planned for too.",
+            show_default="this machine's",
+        ),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option(min=1, max=4096, metavar="B", help="With --plan: sequences.")
+    ] = 1,
+    new: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="With --plan: new tokens of each sequence; 1: decoding."
+        ),
+    ] = 1,
+    block_size: Annotated[
+        int, typer.Option(metavar="N", help="With --plan: tokens a block: 8, 16 or 32.")
+    ] = 16,
+    dtype: Annotated[
+        Dtype, typer.Option(metavar="TYPE", help="With --plan: the model's type.")
+    ] = Dtype.FLOAT16,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --plan: the GPU's architecture, for example applegpu_g15g.",
+            show_default="unknown",
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="With --plan: positions that a token sees.",
+            show_default="all",
+        ),
+    ] = None,
+    mla: Annotated[
+        bool, typer.Option("--mla", help="With --plan: the cache is a latent one (DeepSeek's MLA).")
+    ] = False,
+) -> None:
     """Check this machine and installation.
 
     Nothing is changed and the network is not used. Exit status 1 if something failed; a warning
     is no failure.
     """
+    if plan:
+        from pamx.cli.doctor.plan import Question, explain
+
+        if heads is None or context is None:
+            raise typer.BadParameter("it needs --heads and --context.", param_hint="--plan")
+        explain(
+            Question(
+                heads, context, cores, batch, new, block_size, dtype.value, family, window, mla
+            ),
+            json,
+        )
+        return
+    if any((heads, context, cores, batch > 1, new > 1, family, window, mla)):
+        raise typer.BadParameter("it is what the other options given go with.", param_hint="--plan")
     rows = list(_rows())
     failed = [row.id for row in rows if row.status == "fail"]
     if json:
