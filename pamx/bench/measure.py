@@ -31,11 +31,13 @@ class Patience:
         seconds: Most time for a workload, its warm-up included; two blocks are always taken.
         precision: Half the width of an interval, relative, that is narrow enough.
         clock: Tells the time.
+        most_blocks: However much time is left.
     """
 
     seconds: float
     precision: float
     clock: Callable[[], float] = time.monotonic
+    most_blocks: int = MOST_BLOCKS
 
 
 @dataclass
@@ -81,7 +83,7 @@ def measure(
     able = [cell for cell in cells if not cell.invalid]
     begin = patience.clock()
     for number, turns in enumerate(blocks(able, seed)):
-        if number == MOST_BLOCKS or not able:
+        if number == patience.most_blocks or not able:
             break
         if number >= FEWEST_BLOCKS:
             spent = patience.clock() - begin

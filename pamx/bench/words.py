@@ -140,7 +140,7 @@ def _comparisons(record: Record) -> Table:
         "prompt_throughput": "in tok/s",
         "call": "call",
     }
-    ranks = {"ttft": 0, "tpot": 0, "output_throughput": 1, "call": 0}
+    ranks = {"ttft": 0, "tpot": 1, "output_throughput": 2, "call": 0}
     base = record["comparisons"][0]["base"]
     columns = [Column("context x batch"), Column("arm", right=False)]
     columns += [Column(titles[m], ranks.get(m, 3), right=False) for m in metrics]

@@ -102,13 +102,13 @@ class AttentionCall:
             moved = shape.nbytes * (2 if settings["what"] == "copy" else 1)
             yield {"type": "called", "seconds": seconds, "bytes": moved, "pool_bytes": shape.nbytes}
             return
-        with dispatch.forced(settings.get("partition")) as impossible:
+        with dispatch.watched(settings.get("partition")) as watch:
             if shape != self._shape:
                 self._prepare(shape)
             assert self._call is not None
             found = self._evaluated()
             error = self._error(found)
-            ran = dispatch.call_ran(self._kernel, shape.heads, shape.batch, shape.context)
+            ran = watch.ran()
             seconds = repeated(self._run)
         yield {
             "type": "called",
@@ -116,7 +116,7 @@ class AttentionCall:
             "bytes": shape.nbytes,
             "pool_bytes": shape.nbytes,
             "dispatch": ran,
-            "cannot_force": impossible,
+            "cannot_force": watch.impossible,
             "output_error": error,
         }
 

@@ -3,44 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import Any
 
-if TYPE_CHECKING:
-    from pamx.engine import Engine
-    from pamx.substitute.paged_model import PagedModel
+from pamx.errors import NativeError
+
+_NAMES = {
+    "GqaDecode": "gqa_decode",
+    "SplitKv": "split_kv",
+    "Unified": "paged_attention",
+    "TiledPrefill": "prefill_tiled",
+    "NaxPrefill": "prefill_nax",
+    "Mla": "mla_decode",
+    "Cpu": "native-cpu",
+    "Reference": "mlx",
+}
+
+
+class Watch:
+    """What attention ran while this was watching, on this thread.
+
+    Attributes:
+        impossible: Why the wanted partition cannot be forced here; "" if it is.
+    """
+
+    def __init__(self, impossible: str) -> None:
+        from pamx.native.dispatch import dispatch_counts
+
+        self.impossible = impossible
+        self._before = dispatch_counts()
+
+    def ran(self) -> dict[str, Any]:
+        """The kernel and partition of the last call's decode rows (0: not split), and how many
+        calls each kernel served."""
+        from pamx.native.dispatch import dispatch_counts, last_dispatches
+
+        last = last_dispatches()
+        calls = {
+            _NAMES[kind.name]: count - self._before[kind]
+            for kind, count in dispatch_counts().items()
+            if count > self._before[kind]
+        }
+        return {
+            "kernel": _NAMES[last[0].kind.name] if last else None,
+            "partition": last[0].partition if last else None,
+            "calls": calls,
+        }
 
 
 @contextmanager
-def forced(partition: int | None) -> Iterator[str]:
-    """Has attention use this partition meanwhile; None: the planner's own.
+def watched(partition: int | None) -> Iterator[Watch]:
+    """Has attention take this partition meanwhile, and watches what runs.
 
-    Yields:
-        "", or one sentence: why no partition can be forced here.
+    Args:
+        partition: Tokens; None: the planner's own.
     """
-    if partition is None:
-        yield ""
-    else:
-        yield "cannot force here: this build's attention always takes the planner's partition."
+    from pamx.native.dispatch import force_partition, set_dispatch_diagnostics
 
-
-def ran(engine: Engine, paged: PagedModel, sequences: int, context: int) -> dict[str, Any]:
-    """The kernel, and the partition of a decode step of `sequences` at `context` tokens."""
-    from pamx.bench.programs.facts import query_heads
-
-    pages = paged.pages()[0]
-    heads = query_heads(engine) or pages.kv_heads, pages.kv_heads, pages.k_dim
-    return call_ran(engine.attention.kernel, heads, sequences, context)
-
-
-def call_ran(
-    kernel: str, heads: tuple[int, int, int], sequences: int, context: int
-) -> dict[str, Any]:
-    """The same of one call; `heads` are (query, KV, size)."""
-    if kernel != "native-cpu":
-        return {"kernel": kernel, "partition": None}
-    from pamx.native.plan import plan_cpu_attention
-
-    query, kv, dim = heads
-    plan = plan_cpu_attention(query, kv, dim, dim, [1] * sequences, [context] * sequences)
-    return {"kernel": kernel, "partition": plan.partition, "threads": plan.threads}
+    impossible = ""
+    if partition is not None:
+        try:
+            force_partition(partition)
+        except NativeError as error:
+            impossible = f"cannot force here: {error.message}"
+    before = set_dispatch_diagnostics(True)
+    try:
+        yield Watch(impossible)
+    finally:
+        set_dispatch_diagnostics(before)
+        with suppress(NativeError):
+            force_partition(None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from pamx.bench import text
@@ -119,11 +118,10 @@ class PamxEngine:
         ]
         tokens: list[list[int]] = [[] for _ in asked]
         times: list[list[float]] = [[] for _ in asked]
-        forced: AbstractContextManager[str] = dispatch.forced(settings.get("partition"))
         gc.collect()
         memory.begin()
         with (
-            forced as impossible,
+            dispatch.watched(settings.get("partition")) as watch,
             BatchEngine(
                 paged,
                 self.engine.tokenizer,
@@ -149,7 +147,7 @@ class PamxEngine:
             due = [float(r.get("at", 0.0)) for r in asked]
             drive(due, lambda i: batch.submit(requests[i]), lambda: batch.has_work, step)
             stats = batch.stats()
-            ran = dispatch.ran(self.engine, paged, len(asked), longest)
+            ran = watch.ran()
         peak, counted = memory.peak()
         yield from token_lines(tokens, times)
         yield {
@@ -164,7 +162,7 @@ class PamxEngine:
             "preemptions": stats.preemptions,
             "cached_tokens": stats.cached_tokens,
             "dispatch": ran,
-            "cannot_force": impossible,
+            "cannot_force": watch.impossible,
         }
 
     def _on_pages(self, settings: dict[str, Any], longest: int, sequences: int) -> PagedModel:
