@@ -11,12 +11,12 @@ from pamx.bench.metrics import DECISIVE, Metric
 from pamx.bench.order import blocks
 from pamx.bench.outputs import compare_outputs
 from pamx.bench.program import Outcome, ProgramError, ProgramRefusal
-from pamx.bench.statistics import drift, paired_ratio, typical
+from pamx.bench.statistics import FEWEST, drift, paired_ratio, typical
 from pamx.bench.timing import RequestTiming
 from pamx.bench.workload import Arm, Workload
 
-# A comparison needs pairs, of which a block gives two, however little time there is.
-FEWEST_BLOCKS, MOST_BLOCKS = 2, 40
+# A block gives two pairs of samples.
+FEWEST_BLOCKS, MOST_BLOCKS = FEWEST // 2, 40
 # Before that, an interval may be narrow by chance.
 BLOCKS_TO_BE_NARROW = 4
 
@@ -28,7 +28,7 @@ class Patience:
     """When a measurement ends.
 
     Attributes:
-        seconds: Most time for a workload, its warm-up included; two blocks are always taken.
+        seconds: Most time for a workload, its warm-up included; three blocks are always taken.
         precision: Half the width of an interval, relative, that is narrow enough.
         clock: Tells the time.
         most_blocks: However much time is left.
@@ -78,6 +78,10 @@ def measure(
     end = patience.clock() + patience.seconds
     cells = [Cell(arm) for arm in arms]
     for cell in cells:
+        if cell.arm.control_of == cells[0].arm.id:  # what it runs is warm
+            cell.invalid, cell.told = cells[0].invalid, cells[0].told
+            cell.tokens = cells[0].tokens
+            continue
         progress(f"{workload.id}: warming up {cell.arm.id}")
         _warm_up(cell, cells[0], workload, run, is_base=cell is cells[0])
     able = [cell for cell in cells if not cell.invalid]

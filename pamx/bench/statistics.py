@@ -21,8 +21,8 @@ import numpy.typing as npt
 MEAN_LEVEL, RATIO_LEVEL = 0.95, 0.99
 RESAMPLES = 4000
 TRIM = 0.2
-# Fewer pairs say nothing at this level: a resample of so few is too often a single value.
-FEWEST_PAIRS = 4
+# Fewer samples or pairs say nothing: a resample of so few is too often nearly a single value.
+FEWEST = 6
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,12 +67,12 @@ class Centre:
 
 
 def centre(values: Sequence[float], level: float = MEAN_LEVEL, seed: int = 0) -> Centre | None:
-    """The trimmed mean with its interval; None for fewer than three values.
+    """The trimmed mean with its interval; None for fewer than FEWEST values.
 
     Values that are all equal give an interval of no width.
     """
     array = np.asarray(values, np.float64)
-    if len(array) < 3:
+    if len(array) < FEWEST:
         return None
     means, errors = _trimmed(array[None])
     mean, error = float(means[0]), float(errors[0])
@@ -135,7 +135,7 @@ class Ratio:
 def paired_ratio(
     base: Sequence[float], arm: Sequence[float], *, smaller_is_better: bool, seed: int = 0
 ) -> Ratio | None:
-    """Compares samples that were taken in pairs; None for fewer than FEWEST_PAIRS.
+    """Compares samples that were taken in pairs; None for fewer than FEWEST.
 
     Args:
         base, arm: Positive figures; base[i] and arm[i] were measured close to each other.
@@ -143,7 +143,7 @@ def paired_ratio(
     """
     if len(base) != len(arm):
         raise ValueError(f"{len(base)} samples of the base and {len(arm)} of the arm are no pairs")
-    if len(base) < FEWEST_PAIRS:
+    if len(base) < FEWEST:
         return None
     logs: Floats = np.log(np.asarray(arm, np.float64)) - np.log(np.asarray(base, np.float64))
     if smaller_is_better:
@@ -158,7 +158,7 @@ def independent_ratio(
     base: Sequence[float], arm: Sequence[float], *, smaller_is_better: bool, seed: int = 0
 ) -> Ratio | None:
     """Compares samples of two runs, which nothing pairs; None for too few."""
-    if min(len(base), len(arm)) < FEWEST_PAIRS:
+    if min(len(base), len(arm)) < FEWEST:
         return None
     x, y = (np.log(np.asarray(v, np.float64)) for v in (base, arm))
     if smaller_is_better:

@@ -37,7 +37,7 @@ def test_blocks_are_mirrored_and_their_order_is_random() -> None:
     assert again == [block for block, _ in zip(blocks("ABC", 0), range(5), strict=False)]
 
 
-def test_two_blocks_are_taken_even_without_time() -> None:
+def test_three_blocks_are_taken_even_without_time() -> None:
     cells = measure(WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, 1.0), NO_TIME, 0)
     assert [len(c.samples) for c in cells] == [2 * FEWEST_BLOCKS] * 2
 
@@ -132,7 +132,7 @@ def test_outputs_that_change_between_samples_are_counted() -> None:
     cells = measure(
         WORKLOAD, [A], lambda _: outcome(WORKLOAD, 1.0, token=next(turns) // 3), NO_TIME, 0
     )
-    assert cells[0].other_outputs == 2
+    assert cells[0].other_outputs == 4
 
 
 def test_arms_are_named_by_what_they_differ_in() -> None:
