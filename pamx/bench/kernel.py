@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pamx.bench.conditions import condition_warnings, conditions, cpu_times, used_by_others
 from pamx.bench.measure import Cell, Patience, measure
 from pamx.bench.metrics import CALL
 from pamx.bench.program import Outcome, Program, ProgramRefusal
 from pamx.bench.record import Record
 from pamx.bench.results import cell_record, comparison_records, measurement_warnings
 from pamx.bench.statistics import typical
+from pamx.bench.surroundings import noted
 from pamx.bench.sweep import UnfitError
 from pamx.bench.workload import Arm, Workload
 from pamx.errors import RequestError
@@ -107,19 +107,17 @@ def measure_kernel(
         end = time.monotonic() + plan.seconds
         for number, workload in enumerate(left):
             share = max(0.0, (end - time.monotonic()) / (len(left) - number))
-            before, clocks = conditions(), cpu_times([program.pid])
-            cells = measure(
-                workload,
-                plan.arms,
-                lambda arm, w=workload: _run(program, _settings(plan, w, arm)),  # type: ignore[misc]
-                Patience(share, plan.precision),
-                plan.seed,
-                progress,
-                decisive=(CALL,),
-            )
-            others = used_by_others(clocks, cpu_times([program.pid]))
+            with noted(record, workload.id, lambda: [program.pid]):
+                cells = measure(
+                    workload,
+                    plan.arms,
+                    lambda arm, w=workload: _run(program, _settings(plan, w, arm)),  # type: ignore[misc]
+                    Patience(share, plan.precision),
+                    plan.seed,
+                    progress,
+                    decisive=(CALL,),
+                )
             _add(record, cells, workload)
-            record["warnings"] += condition_warnings(before, conditions(), others, workload.id)
             save(record)
         record["complete"] = True
         save(record)

@@ -11,6 +11,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pamx.bench.measure import timings
 from pamx.bench.record import Record, write_whole
 from pamx.bench.words import headed_table, notes
 from pamx.errors import PamxError, RequestError
@@ -60,6 +61,8 @@ def make_figure(record: Record) -> Figure:
     cells = _cells(record)
     if not cells:
         raise RequestError("There is no valid figure to draw.", "See the report for the reasons.")
+    if record["kind"] == "replay":
+        return _replay_figure(cells)
     batches = sorted({c["batch"] for c in cells})[:_MOST_BATCHES]
     arms = list(dict.fromkeys(c["arm"] for c in cells))
     rows = _rows(record)
@@ -80,6 +83,35 @@ def make_figure(record: Record) -> Figure:
     if mapped:
         decisive, _, _ = rows[-1]
         _map(figure.add_subplot(grid[-1, :]), cells, arms, batches, decisive)
+    return figure
+
+
+def _replay_figure(cells: list[dict[str, Any]]) -> Figure:
+    """How TTFT and E2E are distributed, and TTFT over the time of arrival."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_PANEL[0] * 3, _PANEL[1]), layout="constrained")
+    first, second, over_time = figure.subplots(1, 3)
+    for number, cell in enumerate(cells):
+        requests = timings(cell["samples"][0])
+        for axes, values in (
+            (first, sorted(r.ttft for r in requests)),
+            (second, sorted(r.e2e for r in requests)),
+        ):
+            shares = [(i + 1) / len(values) for i in range(len(values))]
+            axes.step(values, shares, where="post", color=f"C{number}", label=cell["arm"])
+        x = [r.submitted for r in requests]
+        over_time.plot(x, [r.ttft for r in requests], ".", color=f"C{number}")
+    for axes, label, title in (
+        (first, "s", "Share of requests by TTFT"),
+        (second, "s", "Share of requests by E2E"),
+        (over_time, "arrival, s", "TTFT, s"),
+    ):
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel(label, fontsize=9)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    first.legend(fontsize=8)
     return figure
 
 

@@ -17,7 +17,7 @@ import psutil
 
 from pamx.native.threads import usable_cpus
 
-_PACKAGES = ("pamx", "mlx", "mlx-lm", "numpy", "scipy-openblas32", "transformers")
+_PACKAGES = ("mlx", "mlx-lm", "numpy", "scipy-openblas32", "transformers")
 # What changes how a model is computed; never HF_TOKEN and its like.
 _SETTINGS = ("PAMX_", "MLX_", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -42,7 +42,9 @@ def provenance(command: Sequence[str], seed: int, settings: dict[str, Any]) -> d
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    import pamx
+
+    found = {"pamx": pamx.__version__}
     for package in _PACKAGES:
         try:
             found[package] = version(package)

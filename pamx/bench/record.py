@@ -37,6 +37,7 @@ def new_record(kind: str, provenance: dict[str, Any], plan: dict[str, Any]) -> R
         "cells": [],
         "comparisons": [],
         "warnings": [],
+        "conditions": [],
     }
 
 

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pamx.bench.arrivals import Arrival
-from pamx.bench.conditions import condition_warnings, conditions, cpu_times, used_by_others
 from pamx.bench.measure import Cell, take_sample
 from pamx.bench.outputs import compare_outputs
 from pamx.bench.program import ProgramRefusal
 from pamx.bench.record import Record
 from pamx.bench.results import cell_record
+from pamx.bench.surroundings import noted
 from pamx.bench.sweep import ModelChoice, Programs, UnfitError
 from pamx.bench.workload import Arm, Workload
 
@@ -76,7 +76,8 @@ def replay(
             raise UnfitError(error.message, error.hint, "--max-seqs and lengths") from error
         base: Cell | None = None
         for arm in plan.arms:
-            room = {"max_seqs": together, "pool_tokens": -(-longest // 32) * 32 * together}
+            pool = (-(-longest // 32) + 1) * 32 * together  # one block to spare for each
+            room = {"max_seqs": together, "pool_tokens": pool}
             own = Arm(arm.id, arm.kind, arm.settings | room)
             cell = _replay_one(own, requests, programs, progress, record)
             base = base or cell
@@ -101,11 +102,11 @@ def _replay_one(
     progress(f"replay: warming up {arm.id}")
     first = [r | {"at": 0.0} for r in requests[:2]]
     wanted = arm.settings.get("partition")
-    before, clocks = conditions(), cpu_times(programs.pids)
     try:
-        programs.run(arm, first)
-        progress(f"replay: {len(requests)} requests, {arm.id}")
-        outcome = programs.run(arm, requests)
+        with noted(record, arm.id, lambda: programs.pids):
+            programs.run(arm, first)
+            progress(f"replay: {len(requests)} requests, {arm.id}")
+            outcome = programs.run(arm, requests)
     except ProgramRefusal as error:
         cell.invalid = error.message
         return cell
@@ -116,8 +117,6 @@ def _replay_one(
     elif wanted is not None and ran.get("partition") != wanted:
         cell.invalid = f"partition {wanted} was asked for; {ran.get('partition')} ran."
     take_sample(cell, outcome, 0, 0, 0.0)
-    others = used_by_others(clocks, cpu_times(programs.pids))
-    record["warnings"] += condition_warnings(before, conditions(), others, arm.id)
     return cell
 
 

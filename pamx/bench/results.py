@@ -94,14 +94,10 @@ def _peak(samples: Sequence[dict[str, Any]]) -> int | None:
 def comparison_records(
     cells: Sequence[Cell], workload: Workload, metrics: Sequence[Metric] = COMPARED
 ) -> list[dict[str, Any]]:
-    """Every valid arm against the first one."""
-    base, *others = cells
-    if base.invalid:
-        return []
+    """Every valid arm against the first valid one."""
+    valid = [c for c in cells if not c.invalid and c.arm.kind != "machine"]
     found = []
-    for other in others:
-        if other.invalid or other.arm.kind == "machine":
-            continue
+    for base, other in zip(valid[:1] * len(valid), valid[1:], strict=False):
         for metric in metrics:
             values = base.figures(metric.name), other.figures(metric.name)
             if not all(values):

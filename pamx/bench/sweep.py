@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pamx.bench.conditions import condition_warnings, conditions, cpu_times, used_by_others
 from pamx.bench.measure import Cell, Patience, measure
 from pamx.bench.program import Outcome, Program, ProgramError, ProgramRefusal
 from pamx.bench.record import Record
 from pamx.bench.results import cell_record, comparison_records, measurement_warnings
+from pamx.bench.surroundings import noted
 from pamx.bench.workload import Arm, Workload
 from pamx.errors import RequestError
 
@@ -221,27 +221,16 @@ def _measure_one(
         {"prompt": ids, "text": text, "max_tokens": workload.output_tokens}
         for ids, text in zip(answer["prompts"], answer["texts"], strict=True)
     ]
-    before, clocks = conditions(), cpu_times(programs.pids)
-    cells = measure(
-        workload,
-        plan.arms,
-        lambda arm: programs.run(arm, requests),
-        Patience(seconds, plan.precision),
-        plan.seed,
-        progress,
-    )
-    after = conditions()
-    others = used_by_others(clocks, cpu_times(programs.pids))
+    with noted(record, workload.id, lambda: programs.pids):
+        cells = measure(
+            workload,
+            plan.arms,
+            lambda arm: programs.run(arm, requests),
+            Patience(seconds, plan.precision),
+            plan.seed,
+            progress,
+        )
     _add(record, cells, workload, plan.limits)
-    record["warnings"] += condition_warnings(before, after, others, workload.id)
-    record.setdefault("conditions", []).append(
-        {
-            "workload": workload.id,
-            "before": before,
-            "after": after,
-            "used_by_others": round(others, 4),
-        }
-    )
 
 
 def _add(

@@ -25,6 +25,7 @@ class Table:
 
 
 NONE = "-"
+_PARTS = ("p50", "p99")
 
 
 def headed_table(record: Record) -> list[Table]:
@@ -38,6 +39,8 @@ def headed_table(record: Record) -> list[Table]:
 def _figures(record: Record) -> Table:
     if record["kind"] == "kernel":
         return _calls(record)
+    if record["kind"] == "replay":
+        return _replays(record)
     columns = [
         Column("context"),
         Column("batch"),
@@ -117,6 +120,41 @@ def _calls(record: Record) -> Table:
                 share(cell.get("share_of_copy")),
                 share(cell.get("share_of_read")),
                 size(cell.get("pool_bytes")),
+                str(ran.get("partition") or NONE),
+                str(ran.get("kernel") or NONE),
+            ]
+        )
+    return table
+
+
+def _replays(record: Record) -> Table:
+    columns = [
+        Column("requests"),
+        Column("arm", right=False),
+        Column("offered/s", 1),
+        Column("goodput"),
+        Column("out tok/s"),
+        *(Column(f"{m} {p}", 0 if p == "p50" else 1) for m in ("TTFT", "TPOT") for p in _PARTS),
+        *(Column(f"{m} {p}", 2) for m in ("E2E", "gap") for p in _PARTS),
+        Column("preempted", 3),
+        Column("pages", 4),
+        Column("partition", 3),
+        Column("kernel", 5, right=False),
+    ]
+    table = Table(_title(record), columns)
+    for cell in record["cells"]:
+        done, ran = cell["replay"], cell["dispatch"] or {}
+        summaries = [cell["requests"].get(name) for name in ("ttft", "tpot", "e2e", "itl")]
+        table.rows.append(
+            [
+                f"{done['requests']:,}",
+                cell["arm"] + ("" if cell["valid"] else " (invalid)"),
+                rate(done["offered_per_s"]),
+                NONE if cell["goodput"] is None else f"{rate(cell['goodput'])}/s",
+                spread(cell["figures"].get("output_throughput"), rate),
+                *(duration(s and s[p]) for s in summaries for p in _PARTS),
+                str(NONE if done["preemptions"] is None else done["preemptions"]),
+                NONE if cell["pages"] is None else f"{cell['pages']:,}",
                 str(ran.get("partition") or NONE),
                 str(ran.get("kernel") or NONE),
             ]

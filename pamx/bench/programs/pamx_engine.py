@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _OWN_POOL = 64
 
 
+def room_for(context: int, block_size: int) -> int:
+    """Tokens of pool for a sequence: the scheduler wants a block to spare for each that runs."""
+    return (-(-context // block_size) + 1) * block_size
+
+
 class PamxEngine:
     def __init__(self) -> None:
         self._engine: Engine | None = None
@@ -81,7 +86,7 @@ class PamxEngine:
                 )
             needed = 0
             for block_size, kv_dtype in question["pages"]:
-                tokens = -(-context // block_size) * block_size * batch
+                tokens = room_for(context, block_size) * batch
                 needed += tokens * token_bytes(self.paged.pages(kv_dtype))
             if needed > budget.pages:
                 kinds = len(question["pages"])
@@ -168,7 +173,7 @@ class PamxEngine:
     def _on_pages(self, settings: dict[str, Any], longest: int, sequences: int) -> PagedModel:
         """Pages for a workload; those of the workload before are given back."""
         size, dtype = settings["block_size"], settings["kv_dtype"]
-        tokens = settings.get("pool_tokens") or -(-longest // size) * size * sequences
+        tokens = settings.get("pool_tokens") or room_for(longest, size) * sequences
         workload = (longest, sequences, settings.get("pool_tokens"))
         if workload != self._workload:  # before new memory is asked for
             self._workload = workload

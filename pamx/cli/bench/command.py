@@ -93,6 +93,7 @@ def bench(
     if ctx.invoked_subcommand is not None:
         return
     from pamx.bench.arrivals import BadPatternError
+    from pamx.bench.ranges import whole_numbers
     from pamx.cli.bench import choose
     from pamx.cli.bench.deliver import delivery
 
@@ -105,7 +106,7 @@ def bench(
     from pamx.bench.sweep import ModelChoice
 
     contexts, batches = (
-        choose.read_option(option, text, choose.whole_numbers)
+        choose.read_option(option, text, whole_numbers)
         for option, text in (("--context", context), ("--batch", batch))
     )
     limits = choose.slo(slo)

@@ -12,6 +12,7 @@ import typer
 from pamx.bench.record import Record
 from pamx.cli.bench.options import Format
 from pamx.cli.terminal import is_terminal, say, styled, write
+from pamx.errors import PamxError
 
 PLOTS = (".png", ".svg", ".html")
 
@@ -67,10 +68,14 @@ def deliver(record: Record, to: Delivery) -> None:
     from pamx.bench.formats import as_text
     from pamx.bench.record import write_whole
 
+    failed: PamxError | None = None
     if to.output is not None:
         text = table(record, to.quiet, None) if to.form is Format.TABLE else None
-        write_whole(to.output, as_text(record, to.form.value) if text is None else text)
-        say(f"Written to {to.output}.")
+        try:
+            write_whole(to.output, as_text(record, to.form.value) if text is None else text)
+            say(f"Written to {to.output}.")
+        except PamxError as error:  # the table comes first: it may be all that is left
+            failed = error
     if to.plot is not None:
         from pamx.bench.plot import draw
 
@@ -81,6 +86,8 @@ def deliver(record: Record, to: Delivery) -> None:
         write(table(record, to.quiet, width))
     else:
         write(as_text(record, to.form.value))
+    if failed is not None:
+        raise failed
 
 
 def table(record: Record, quiet: bool, width: int | None) -> str:
