@@ -24,8 +24,9 @@ DEFINITIONS: dict[str, str] = {
     "reported by the attention call itself, after it ran.",
     "percentiles": "By linear interpolation between order statistics; the standard deviation is "
     "the sample's (n - 1).",
-    "typical": "exp of the 20 % trimmed mean of the logarithms of samples, with a 95 % symmetric "
-    "studentised bootstrap interval; a sample's own figure is the mean over its requests.",
+    "typical": "exp of the 20 % trimmed mean of the logarithms of samples (the mean, of fewer than "
+    "12), with a 95 % symmetric studentised bootstrap interval; a sample's own figure is the mean "
+    "over its requests.",
     "call": "Seconds of one attention call, of all its sequences, from queueing to result; the "
     "mean over the calls of a sample.",
     "bandwidth": "Of an attention call: bytes of keys and values that its pages hold, per second. "

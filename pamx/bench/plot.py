@@ -77,12 +77,11 @@ def make_figure(record: Record) -> Figure:
             axes = figure.add_subplot(grid[row, column])
             _lines(axes, [c for c in cells if c["batch"] == batch], arms, metric, scale)
             axes.set_title(f"{title}, batch {batch}", fontsize=10)
-            axes.set_ylim(bottom=0)
             if row == 0 and column == 0:
                 axes.legend(fontsize=8)
     if mapped:
         decisive, _, _ = rows[-1]
-        _map(figure.add_subplot(grid[-1, :]), cells, arms, batches, decisive)
+        _map(figure.add_subplot(grid[-1, :]), record, cells, decisive)
     return figure
 
 
@@ -154,6 +153,10 @@ def _lines(
         axes.errorbar(
             x, y, (below, above), label=arm, color=f"C{number}", marker="o", capsize=3, lw=1.2
         )
+    values = [c["figures"][metric]["typical"] for c in cells if metric in c["figures"]]
+    highest = max(values, default=1.0)
+    # An interval of few samples may be wide; it must not flatten the figures.
+    axes.set_ylim(0, min(axes.get_ylim()[1], 1.6 * highest * scale))
     axes.set_xlabel("context, tokens", fontsize=9)
     if len({c["context"] for c in cells}) > 1:
         axes.set_xscale("log", base=2)
@@ -167,34 +170,58 @@ def _or(bound: float | None, figure: dict[str, Any]) -> float:
     return float(figure["typical"] if bound is None else bound)
 
 
-def _map(
-    axes: Axes, cells: list[dict[str, Any]], arms: list[str], batches: list[int], metric: str
-) -> None:
-    """Context by batch: the arm with the best figure, and how far it leads the next one."""
+def _map(axes: Axes, record: Record, cells: list[dict[str, Any]], metric: str) -> None:
+    """Context by batch: the arm with the best figure, grey where that may be chance."""
+    from matplotlib.colors import to_rgba
+
     contexts = sorted({c["context"] for c in cells})
-    best = [[float("nan")] * len(contexts) for _ in batches]
+    batches = sorted({c["batch"] for c in cells})
+    arms = list(dict.fromkeys(c["arm"] for c in cells))
+    colours = [[to_rgba("white")] * len(contexts) for _ in batches]
     for y, batch in enumerate(batches):
         for x, context in enumerate(contexts):
             found = [
-                (c["figures"][metric]["typical"], c["arm"])
+                c
                 for c in cells
                 if (c["context"], c["batch"]) == (context, batch) and metric in c["figures"]
             ]
             if not found:
                 continue
-            (value, arm), *others = sorted(found, reverse=True)
-            best[y][x] = arms.index(arm)
-            lead = f"\n+{value / others[0][0] - 1:.0%}" if others else ""
-            axes.text(x, y, f"{arm}{lead}", ha="center", va="center", fontsize=8)
-    from matplotlib.colors import ListedColormap
-
-    colours = ListedColormap([f"C{i % 10}" for i in range(len(arms))])
-    axes.imshow(best, cmap=colours, vmin=-0.5, vmax=len(arms) - 0.5, alpha=0.5, aspect="auto")
+            best = max(found, key=lambda c: c["figures"][metric]["typical"])
+            arm = best["arm"]
+            ratios = _against_base(record, best["workload"], metric)
+            said, certain = _lead(arm, ratios)
+            colour = f"C{arms.index(arm)}" if certain else "0.8"
+            colours[y][x] = to_rgba(colour, 0.5)
+            axes.text(x, y, f"{arm}\n{said}", ha="center", va="center", fontsize=8)
+    axes.imshow(colours, aspect="auto")
     axes.set_xticks(range(len(contexts)), [f"{c:,}" for c in contexts], fontsize=8)
     axes.set_yticks(range(len(batches)), [str(b) for b in batches], fontsize=8)
     axes.set_xlabel("context, tokens", fontsize=9)
     axes.set_ylabel("batch", fontsize=9)
-    axes.set_title("Best, and its lead over the next", fontsize=10)
+    axes.set_title(f"Best {metric.replace('_', ' ')} (grey: no difference detected)", fontsize=10)
+
+
+def _against_base(record: Record, workload: str, metric: str) -> dict[str, dict[str, Any]]:
+    """Comparisons of a workload's arms, by arm."""
+    compared = "call" if metric == "bandwidth" else metric
+    return {
+        c["arm"]: c
+        for c in record["comparisons"]
+        if c["workload"] == workload and c["metric"] == compared and not c["control"]
+    }
+
+
+def _lead(arm: str, ratios: dict[str, dict[str, Any]]) -> tuple[str, bool]:
+    """How far the best arm leads, in words, and whether that is more than chance."""
+    if arm in ratios:
+        mine = ratios[arm]
+        if mine["verdict"] == "faster":
+            return f"{mine['ratio']:.2f}x {mine['base']}", True
+        return "no difference detected", False
+    if ratios and all(c["verdict"] == "slower" for c in ratios.values()):
+        return "all others are slower", True
+    return "no difference detected", False
 
 
 def page(record: Record, svg: str) -> str:

@@ -21,6 +21,8 @@ import numpy.typing as npt
 MEAN_LEVEL, RATIO_LEVEL = 0.95, 0.99
 RESAMPLES = 4000
 TRIM = 0.2
+# Of fewer values nothing is cut off: what is left would tell too little of the spread.
+FEWEST_TO_TRIM = 12
 # Fewer samples or pairs say nothing: a resample of so few is too often nearly a single value.
 FEWEST = 6
 
@@ -96,7 +98,7 @@ def typical(values: Sequence[float]) -> Centre | None:
 def _trimmed(rows: Floats) -> tuple[Floats, Floats]:
     """[rows]: trimmed means and their standard errors, from the winsorised variance."""
     count = rows.shape[1]
-    cut = int(TRIM * count)
+    cut = int(TRIM * count) if count >= FEWEST_TO_TRIM else 0
     ordered = np.sort(rows, axis=1)
     kept = ordered[:, cut : count - cut]
     winsorised = np.clip(ordered, kept[:, :1], kept[:, -1:])

@@ -163,6 +163,9 @@ def _replays(record: Record) -> Table:
 
 
 def _title(record: Record) -> str:
+    if heads := record["provenance"].get("heads"):
+        query, kv, dim = heads
+        return f"Attention alone: {query} query heads on {kv} KV heads of {dim}"
     model = record["provenance"].get("model") or {}
     settings = [str(model.get("name", "")), str(model.get("compute", ""))]
     return ", ".join(word for word in settings if word) or record["kind"]

@@ -136,6 +136,15 @@ def test_a_plot_shows_each_arm_and_the_best_of_them(record: Record) -> None:
     assert not any(text.startswith("pamx, partition 512") for text in written)
 
 
+def test_the_map_calls_nothing_best_that_may_be_chance() -> None:
+    equal = synthetic_record(contexts=[64], batches=[1])
+    (text,) = (t.get_text() for t in plot.make_figure(equal).axes[-1].texts)
+    assert text.endswith("no difference detected")
+    fast = synthetic_record(contexts=[64], batches=[1], speeds={"pamx, partition 512": 0.5})
+    (text,) = (t.get_text() for t in plot.make_figure(fast).axes[-1].texts)
+    assert re.fullmatch(r"pamx, partition 512\n(1\.9|2\.0).x pamx, partition auto", text)
+
+
 def test_a_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(PamxError, match=r"pamx\[plots\]"):

@@ -43,7 +43,8 @@ def test_the_centre_is_scipys_trimmed_mean(count: int) -> None:
     values = np.random.default_rng(count).lognormal(0, 0.3, count).tolist()
     found = centre(values)
     assert found is not None
-    assert found.value == pytest.approx(scipy.stats.trim_mean(values, 0.2))
+    trimmed = 0.2 if count >= 12 else 0.0
+    assert found.value == pytest.approx(scipy.stats.trim_mean(values, trimmed))
     assert found.low < found.value < found.high
 
 
