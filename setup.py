@@ -27,6 +27,7 @@ from setuptools.errors import CompileError, LinkError
 
 ROOT = Path(__file__).parent.resolve()
 NATIVE = ROOT / "native"
+SHADERS = ROOT / "shaders"
 BLAS = NATIVE / "blas"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 MACOS = sys.platform == "darwin"
@@ -56,10 +57,15 @@ def sources() -> list[Path]:
     return sorted(p for p in NATIVE.rglob("*.cpp") if BLAS not in p.parents)
 
 
+def headers() -> list[Path]:
+    """The library's, and those that it shares with the shaders."""
+    return sorted([*NATIVE.rglob("*.h*"), *SHADERS.glob("*.h")])
+
+
 def build_hash() -> str:
     digest = hashlib.sha256()
-    for path in [*sources(), *sorted(NATIVE.rglob("*.h*"))]:
-        digest.update(path.relative_to(NATIVE).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in [*sources(), *headers()]:
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -213,7 +219,7 @@ def native_extension() -> Extension:
         extra_compile_args=["-O3", "-g0", "-isystem", str(mlx / "include")],
         language="c++",
         py_limited_api=True,
-        depends=[str(p) for p in NATIVE.rglob("*.h*")],
+        depends=[str(p) for p in headers()],
     )
 
 

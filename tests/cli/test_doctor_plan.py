@@ -1,0 +1,108 @@
+"""`pamx doctor --plan`: the decision for a machine that is not here, for people and programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .conftest import Run
+
+LARGE = ("doctor", "--plan", "--heads", "32,8,128")
+M4_MAX = ("--cores", "40", "--family", "applegpu_g16s")
+
+
+def test_a_decision_is_explained(run: Run) -> None:
+    result = run(*LARGE, "--context", "20000", *M4_MAX)
+    assert result.returncode == 0, result.stderr
+    lines = {line.partition("  ")[0]: line for line in result.stdout.splitlines()}
+    assert lines["GPU"].endswith("40 cores, applegpu_g16s.")
+    assert "gqa_decode, group-sharing, since the full partitions of 256 tokens" in lines["kernel"]
+    assert "256 tokens, at most 79 a row" in lines["partition"]
+    assert "not split-KV" in lines
+    assert "this CPU" not in lines
+    assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("context", "more", "partition"),
+    [
+        ("10752", M4_MAX, 256),
+        ("21504", M4_MAX, 512),
+        ("1280", (*M4_MAX, "--batch", "10"), 256),
+        ("1,10752", M4_MAX, 256),
+        ("704", ("--cores", "10", "--family", "applegpu_g15g", "--batch", "6"), 256),
+    ],
+)
+def test_programs_read_the_plan(
+    run: Run, context: str, more: tuple[str, ...], partition: int
+) -> None:
+    result = run(*LARGE, "--context", context, *more, "--json")
+    assert result.returncode == 0, result.stderr
+    plan = json.loads(result.stdout)
+    decode = plan["gpu"]["decode"]
+    assert (decode["kind"], decode["partition"]) == ("GqaDecode", partition)
+    assert decode["turned_down"][0].keys() == {"path", "reason"}
+    assert len(plan["gpu"]["launches"]) == 2
+    assert plan["gpu"]["prefill"] is None
+    assert plan["cpu"] is None
+
+
+def test_without_cores_this_cpu_is_planned_for(run: Run) -> None:
+    result = run(*LARGE, "--context", "20000", "--window", "4096", "--json")
+    plan = json.loads(result.stdout)
+    assert plan["gpu"]["decode"]["kind"] == "SplitKv"
+    assert "cores are not known" in plan["gpu"]["text"]
+    assert plan["cpu"]["partition"] >= 64
+    text = run(*LARGE, "--context", "20000").stdout
+    assert text.index("GPU ") < text.index("this CPU")
+
+
+def test_prefill_and_latent_caches(run: Run) -> None:
+    m5 = ("--cores", "10", "--family", "applegpu_g17g")
+    result = run(*LARGE, "--context", "2048", "--new", "512", *m5, "--json")
+    assert json.loads(result.stdout)["gpu"]["prefill"]["kind"] == "NaxPrefill"
+    result = run(
+        "doctor", "--plan", "--heads", "128,1,576,512", "--mla", "--context", "9000", *m5, "--json"
+    )
+    assert json.loads(result.stdout)["gpu"]["decode"]["kind"] == "Mla"
+
+
+def test_the_environment_forces_the_plan(run: Run) -> None:
+    def planned(**env: str) -> dict[str, object]:
+        result = run(*LARGE, "--context", "20000", *M4_MAX, "--json", env=env)
+        found: dict[str, object] = json.loads(result.stdout)["gpu"]["decode"]
+        return found
+
+    assert planned(PAMX_DISABLE_GQA_DECODE="1")["kind"] == "SplitKv"
+    assert planned(PAMX_FORCE_PARTITION="1024")["partition"] == 1024
+    result = run(*LARGE, "--context", "20000", *M4_MAX, env={"PAMX_FORCE_PARTITION": "24"})
+    assert result.returncode == 1
+    assert "24 tokens are forced" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("doctor", "--plan"), "needs --heads and --context"),
+        (("doctor", "--heads", "32,8,128"), "go with"),
+        (("doctor", "--plan", "--heads", "32,8", "--context", "9"), "--heads"),
+        ((*LARGE, "--context", "many"), "--context"),
+        ((*LARGE, "--context", "0"), "--context"),
+        ((*LARGE, "--context", "9,9", "--batch", "3"), "--batch"),
+        ((*LARGE, "--context", "9", "--new", "10"), "--new"),
+        ((*LARGE, "--context", "9", "--family", "M3"), "--family"),
+    ],
+)
+def test_wrong_usage(run: Run, args: tuple[str, ...], said: str) -> None:
+    result = run(*args)
+    assert result.returncode == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_what_no_kernel_serves(run: Run) -> None:
+    result = run("doctor", "--plan", "--heads", "32,7,128", "--context", "9", *M4_MAX)
+    assert result.returncode == 1
+    assert "not a multiple of 7 KV heads" in result.stderr
