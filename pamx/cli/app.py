@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pamx.cli.bench.command import app as bench_app
 from pamx.cli.chat import chat
 from pamx.cli.doctor.command import doctor
 from pamx.cli.failures import report
@@ -69,4 +70,5 @@ app.command()(chat)
 app.command()(generate)
 app.command()(pull)
 app.add_typer(models_app, name="models")
+app.add_typer(bench_app, name="bench")
 app.command()(doctor)

@@ -283,6 +283,16 @@ class Engine(Closing):
             slot.close()
 
     @property
+    def paged(self) -> PagedModel | None:
+        """The model on its pages; None if pages do not serve it."""
+        return self._paged
+
+    @property
+    def trained_context(self) -> int | None:
+        """Tokens that the model was made for, if its config tells."""
+        return self._trained
+
+    @property
     def kv_dtype(self) -> str | None:
         """What pages hold, such as "float16"; None if pages do not serve the model."""
         return None if self._paged is None else str(self._paged.kv_dtype).rpartition(".")[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import mlx.core as mx
@@ -89,6 +90,7 @@ class PagedModel(Closing):
         self._placeholders = Placeholders()
         self._selector = RowSelector()
         self._model = model
+        self._owns_model = True
         place = Place(
             model,
             layers,
@@ -103,15 +105,45 @@ class PagedModel(Closing):
         )
         try:
             stored = pages(self.compute.mode)
-            num_blocks = -(-_pool_tokens(stored, context, max_context) // block_size)
-            self.manager = BlockManager(num_blocks, block_size)
-            self.context = num_blocks * block_size
-            self.pool = BlockPool(stored, num_blocks, block_size, self.backend.storage)
+            self._make_pool(stored, _pool_tokens(stored, context, max_context), block_size)
         except BaseException:
             self.close()
             raise
+
+    def _make_pool(self, pages: list[LayerGeometry], tokens: int, block_size: int) -> None:
+        num_blocks = -(-tokens // block_size)
+        self.manager = BlockManager(num_blocks, block_size)
+        self.context = num_blocks * block_size
+        self.pool = BlockPool(pages, num_blocks, block_size, self.backend.storage)
         self._state = StepState(self.backend, self._placeholders)
         self._step_caches = [PagedKVCache(layer, self._state) for layer in self.pool.layers]
+
+    def with_other_pages(
+        self, *, context: int, block_size: int, kv_dtype: KvDtype = None
+    ) -> PagedModel:
+        """The same model over a second pool, to measure one kind of pages against another.
+
+        Only one of the two may have a step queued at a time. Closing the second one gives its pool
+        back and leaves the model as it is. What pages of another dtype do to the numbers is not
+        checked here: the check was made with this model's own.
+
+        Args:
+            context, block_size, kv_dtype: As for `PagedModel`.
+
+        Raises:
+            RequestError: the pool does not fit into memory beside this one.
+        """
+        pages = self.pages(kv_dtype)
+        other = copy.copy(self)
+        other._owns_model = False
+        other._make_pool(pages, _pool_tokens(pages, context, None), block_size)
+        return other
+
+    def pages(self, kv_dtype: KvDtype = None) -> list[LayerGeometry]:
+        """What each layer's pages store, or would store with this dtype; None: as they are."""
+        dtype = checked_kv_dtype(kv_dtype)
+        stored = [layer.geometry for layer in self.pool.layers]
+        return stored if dtype is None else [replace(g, dtype=dtype) for g in stored]
 
     def sequence(self) -> PagedSequence:
         """A new, empty sequence. Close it to give its pages back."""
@@ -165,6 +197,8 @@ class PagedModel(Closing):
         Args:
             restore: False: leave the model as it is; it is of no use then.
         """
+        if not self._owns_model:
+            return
         self._placeholders.close()
         if restore:
             self._substitution.undo()

@@ -16,7 +16,10 @@ from pamx.cli.app import app
 from .conftest import PAMX, Run
 
 runner = CliRunner()
-COMMANDS = ["chat", "generate", "pull", "models", "models path", "models rm", "doctor"]
+COMMANDS = [
+    *("chat", "generate", "pull", "models", "models path", "models rm", "doctor"),
+    *("bench", "bench show", "bench compare"),
+]
 
 
 def test_every_command_is_listed() -> None:

@@ -1,0 +1,142 @@
+"""Requests over time: read from a trace, or made up from an arrival pattern and lengths."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from pamx.errors import RequestError
+
+MOST_REQUESTS = 100_000
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One request.
+
+    Attributes:
+        at: Seconds after the first moment.
+        prompt: Its text, or the number of tokens to make one of.
+        output_tokens: Tokens of its answer.
+    """
+
+    at: float
+    prompt: str | int
+    output_tokens: int
+
+
+class BadPatternError(ValueError):
+    """A text that is no arrival pattern or length; the message is a sentence for its author."""
+
+
+Lengths = Callable[[np.random.Generator], int]
+_NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
+
+
+def read_trace(lines: Iterable[bytes], name: str) -> list[Arrival]:
+    """Requests of a trace, ordered by arrival.
+
+    Raises:
+        RequestError: a line is not a request, with its number; or there is none.
+    """
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_arrival(json.loads(line)))
+        except ValueError as error:
+            raise RequestError(
+                f"{name}, line {number}: {error}.",
+                'A line is like {"arrival_s": 0.5, "prompt_tokens": 100, "output_tokens": 20}.',
+            ) from error
+        if len(found) > MOST_REQUESTS:
+            raise RequestError(f"{name} has more than {MOST_REQUESTS:,} requests.")
+    if not found:
+        raise RequestError(f"{name} has no requests.", "Name a file of JSON lines.")
+    first = min(a.at for a in found)
+    moved = [Arrival(a.at - first, a.prompt, a.output_tokens) for a in found]
+    return sorted(moved, key=lambda a: a.at)
+
+
+def _arrival(value: object) -> Arrival:
+    if not isinstance(value, dict):
+        raise ValueError("it is no JSON object")
+    at = value.get("arrival_s")
+    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at) or at < 0:
+        raise ValueError(f'"arrival_s" is {at!r}; it must be a number of seconds, 0 or more')
+    prompt = value.get("prompt")
+    if prompt is None:
+        prompt = _count(value, "prompt_tokens")
+    elif not isinstance(prompt, str) or not prompt.strip():
+        raise ValueError('"prompt" must be a text that is not empty')
+    return Arrival(float(at), prompt, _count(value, "output_tokens"))
+
+
+def _count(value: dict[str, object], name: str) -> int:
+    count = value.get(name)
+    if type(count) is not int or count < 1:
+        raise ValueError(f'"{name}" is {count!r}; it must be a whole number, 1 or more')
+    return count
+
+
+def make_arrivals(
+    pattern: str, count: int, prompts: Lengths, answers: Lengths, seed: int
+) -> list[Arrival]:
+    """Made-up requests; the same ones for the same arguments.
+
+    Args:
+        pattern: "poisson:RATE" (requests a second), or "bursts:N@SECONDS": N at once, every so
+            often.
+
+    Raises:
+        BadPatternError: it is neither.
+    """
+    rng = np.random.default_rng(seed)
+    times = _times(pattern, count, rng)
+    return [Arrival(at, prompts(rng), answers(rng)) for at in times]
+
+
+def _times(pattern: str, count: int, rng: np.random.Generator) -> list[float]:
+    if match := re.fullmatch(rf"poisson:{_NUMBER}", pattern, re.ASCII):
+        if (mean_rate := float(match[1])) > 0:
+            gaps = rng.exponential(1 / mean_rate, count)
+            gaps[0] = 0.0
+            return [float(t) for t in np.cumsum(gaps)]
+    elif match := re.fullmatch(rf"bursts:(\d{{1,6}})@{_NUMBER}s?", pattern, re.ASCII):
+        together, every = int(match[1]), float(match[2])
+        if together and every > 0:
+            return [i // together * every for i in range(count)]
+    raise BadPatternError(
+        f"{pattern!r} is neither poisson:RATE, such as poisson:2, nor bursts:N@SECONDS, such as "
+        "bursts:8@2, with numbers above 0."
+    )
+
+
+def lengths(text: str) -> Lengths:
+    """Draws token counts: "128", "uniform:a-b" or "lognormal:MEDIAN,SIGMA" (of the logarithm).
+
+    Raises:
+        BadPatternError: `text` is none of these.
+    """
+    if (match := re.fullmatch(r"\d{1,7}", text, re.ASCII)) and int(text):
+        return lambda _: int(text)
+    if match := re.fullmatch(r"uniform:(\d{1,7})-(\d{1,7})", text, re.ASCII):
+        low, high = int(match[1]), int(match[2])
+        if 1 <= low <= high:
+            return lambda rng: int(rng.integers(low, high + 1))
+    if match := re.fullmatch(rf"lognormal:{_NUMBER},{_NUMBER}", text, re.ASCII):
+        median, sigma = float(match[1]), float(match[2])
+        if median >= 1 and sigma <= 3:
+            # At most 20 medians: one request out of thousands must not decide the pool's size.
+            most = 20 * median
+            return lambda rng: max(1, round(min(most, rng.lognormal(math.log(median), sigma))))
+    raise BadPatternError(
+        f"{text!r} is neither a number of tokens, uniform:a-b, nor lognormal:MEDIAN,SIGMA with a "
+        "sigma of at most 3."
+    )

@@ -1,0 +1,159 @@
+"""The attention call alone, in turn with copies and reads of as many bytes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pamx.bench.measure import Cell, Patience, measure
+from pamx.bench.metrics import CALL
+from pamx.bench.program import Outcome, Program, ProgramRefusal
+from pamx.bench.record import Record
+from pamx.bench.results import cell_record, comparison_records, measurement_warnings
+from pamx.bench.statistics import typical
+from pamx.bench.surroundings import noted
+from pamx.bench.sweep import UnfitError
+from pamx.bench.workload import Arm, Workload
+from pamx.errors import RequestError
+
+MACHINE = ("copy", "read")
+# Between pages of different dtypes or partitions, relative to values near 1. More is a bug.
+_LARGEST_ERROR = 0.02
+
+
+@dataclass(frozen=True)
+class KernelPlan:
+    """What to measure; `heads` are (query, KV, size), the rest is as in a sweep."""
+
+    heads: tuple[int, int, int]
+    workloads: Sequence[Workload]
+    arms: Sequence[Arm]
+    seconds: float
+    precision: float
+    seed: int
+    threads: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> KernelPlan:
+        """Raises KeyError or TypeError if `value` is no plan."""
+        fields = dict(value)
+        fields["heads"] = tuple(value["heads"])
+        fields["workloads"] = [Workload(**w) for w in value["workloads"]]
+        fields["arms"] = [Arm(**a) for a in value["arms"]]
+        return cls(**fields)
+
+
+def kernel_arms(arms: Sequence[Arm]) -> list[Arm]:
+    """A sweep's arms, and the machine's own: "auto" pages become float16."""
+    found = []
+    for arm in arms:
+        dtype = arm.settings["kv_dtype"]
+        settings = arm.settings | {"kv_dtype": "float16" if dtype == "auto" else dtype}
+        found.append(replace(arm, settings=settings | {"what": "attention"}))
+    base = found[0].settings
+    return found + [Arm(what, "machine", base | {"what": what}) for what in MACHINE]
+
+
+def model_heads(folder: Path) -> tuple[int, int, int]:
+    """Query heads, KV heads and head size that a model's config.json tells.
+
+    Raises:
+        RequestError: it does not tell.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text())
+        config |= config.get("text_config") or {}
+        query = int(config["num_attention_heads"])
+        kv = int(config.get("num_key_value_heads") or query)
+        dim = int(config.get("head_dim") or config["hidden_size"] // query)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise RequestError(
+            f"{folder / 'config.json'} does not tell the model's heads.",
+            "Say them: --heads QUERY,KV,SIZE.",
+        ) from error
+    return query, kv, dim
+
+
+def measure_kernel(
+    plan: KernelPlan,
+    record: Record,
+    save: Callable[[Record], None],
+    progress: Callable[[str], None],
+) -> None:
+    """Measures what the record lacks, and saves it after each workload.
+
+    Raises:
+        UnfitError: a workload does not fit into memory.
+        ProgramError: the program failed.
+    """
+    with Program.built_in("attention_call", "the attention call") as program:
+        progress("starting")
+        said = program.hello("", "", plan.seed, {"threads": plan.threads})
+        record["provenance"] |= {"library": said["library"], "heads": list(plan.heads)}
+        shapes = [_settings(plan, w, arm) for w in plan.workloads for arm in plan.arms]
+        try:
+            program.ask({"type": "fit", "shapes": shapes}, "fits")
+        except ProgramRefusal as error:
+            raise UnfitError(error.message, error.hint, "--context and --batch") from error
+        done = {cell["workload"] for cell in record["cells"]}
+        left = [w for w in plan.workloads if w.id not in done]
+        end = time.monotonic() + plan.seconds
+        for number, workload in enumerate(left):
+            share = max(0.0, (end - time.monotonic()) / (len(left) - number))
+            with noted(record, workload.id, lambda: [program.pid]):
+                cells = measure(
+                    workload,
+                    plan.arms,
+                    lambda arm, w=workload: _run(program, _settings(plan, w, arm)),  # type: ignore[misc]
+                    Patience(share, plan.precision),
+                    plan.seed,
+                    progress,
+                    decisive=(CALL,),
+                )
+            _add(record, cells, workload)
+            save(record)
+        record["complete"] = True
+        save(record)
+
+
+def _settings(plan: KernelPlan, workload: Workload, arm: Arm) -> dict[str, Any]:
+    shape = {"context": workload.context, "batch": workload.batch, "heads": plan.heads}
+    return arm.settings | shape
+
+
+def _run(program: Program, settings: dict[str, Any]) -> Outcome:
+    answer = program.ask({"type": "call", "settings": settings}, "called")
+    if answer.get("output_error", 0.0) > _LARGEST_ERROR:
+        raise ProgramRefusal(
+            f"its output differs from the first arm's by {answer['output_error']:.2g}."
+        )
+    figures = {"call": answer["seconds"], "bandwidth": answer["bytes"] / answer["seconds"]}
+    return Outcome([], figures, None, answer["seconds"], answer)
+
+
+def _add(record: Record, cells: Sequence[Cell], workload: Workload) -> None:
+    machine = {c.arm.id: c for c in cells if c.arm.kind == "machine"}
+    for cell in cells:
+        copies = [c for c in cells if c.arm.control_of == cell.arm.id and not c.invalid]
+        found = cell_record(cell, copies, workload, {})
+        for what in MACHINE:
+            if cell.arm.kind != "machine" and not cell.invalid:
+                found[f"share_of_{what}"] = _share(cell, machine[what])
+        record["cells"].append(found)
+    comparisons = comparison_records(cells, workload, (CALL,))
+    record["comparisons"] += comparisons
+    record["warnings"] += measurement_warnings(cells, comparisons, workload, CALL.name)
+
+
+def _share(cell: Cell, machine: Cell) -> float | None:
+    """Typical share of a bandwidth that was measured close to each sample."""
+    pairs = zip(cell.figures("bandwidth"), machine.figures("bandwidth"), strict=False)
+    found = typical([mine / theirs for mine, theirs in pairs])
+    return None if found is None else found.value

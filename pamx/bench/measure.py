@@ -1,0 +1,210 @@
+"""One workload, all arms: warm-up, checks, mirrored blocks until the figures are narrow enough."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pamx.bench.metrics import DECISIVE, Metric
+from pamx.bench.order import blocks
+from pamx.bench.outputs import compare_outputs
+from pamx.bench.program import Outcome, ProgramError, ProgramRefusal
+from pamx.bench.statistics import FEWEST, drift, paired_ratio, typical
+from pamx.bench.timing import RequestTiming
+from pamx.bench.workload import Arm, Workload
+
+# A block gives two pairs of samples.
+FEWEST_BLOCKS, MOST_BLOCKS = FEWEST // 2, 40
+# Before that, an interval may be narrow by chance.
+BLOCKS_TO_BE_NARROW = 4
+
+Run = Callable[[Arm], Outcome]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """When a measurement ends.
+
+    Attributes:
+        seconds: Most time for a workload, its warm-up included; three blocks are always taken.
+        precision: Half the width of an interval, relative, that is narrow enough.
+        clock: Tells the time.
+        most_blocks: However much time is left.
+    """
+
+    seconds: float
+    precision: float
+    clock: Callable[[], float] = time.monotonic
+    most_blocks: int = MOST_BLOCKS
+
+
+@dataclass
+class Cell:
+    """One arm on one workload while it is measured."""
+
+    arm: Arm
+    invalid: str = ""
+    outputs: dict[str, Any] | None = None
+    tokens: list[list[int]] | None = None
+    told: dict[str, Any] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    other_outputs: int = 0
+
+    def figures(self, metric: str) -> list[float]:
+        """In the order of blocks and halves, so that arms' samples are pairs."""
+        ordered = sorted(self.samples, key=lambda s: (s["block"], s["half"]))
+        return [s["figures"][metric] for s in ordered if metric in s["figures"]]
+
+
+def measure(
+    workload: Workload,
+    arms: Sequence[Arm],
+    run: Run,
+    patience: Patience,
+    seed: int,
+    progress: Callable[[str], None] = lambda _: None,
+    decisive: Sequence[Metric] = DECISIVE,
+) -> list[Cell]:
+    """Measures every arm that can run the workload.
+
+    Args:
+        decisive: What must be known narrowly enough before the measurement ends early.
+
+    Raises:
+        ProgramError: the program of the first arm, which the others are compared with, failed.
+    """
+    end = patience.clock() + patience.seconds
+    cells = [Cell(arm) for arm in arms]
+    for cell in cells:
+        if cell.arm.control_of == cells[0].arm.id:  # what it runs is warm
+            cell.invalid, cell.told = cells[0].invalid, cells[0].told
+            cell.tokens = cells[0].tokens
+            continue
+        progress(f"{workload.id}: warming up {cell.arm.id}")
+        _warm_up(cell, cells[0], workload, run, is_base=cell is cells[0])
+    able = [cell for cell in cells if not cell.invalid]
+    begin = patience.clock()
+    for number, turns in enumerate(blocks(able, seed)):
+        if number == patience.most_blocks or not able:
+            break
+        if number >= FEWEST_BLOCKS:
+            spent = patience.clock() - begin
+            if patience.clock() + spent / number > end:  # another block would not be over in time
+                break
+        for half, cell in turns:
+            if not cell.invalid:
+                progress(f"{workload.id}: block {number + 1}, {cell.arm.id}")
+                _sample(cell, run, number, half, patience.clock() - begin, cell is cells[0])
+        if number + 1 >= BLOCKS_TO_BE_NARROW and _narrow(able, decisive, patience.precision):
+            break
+    return cells
+
+
+def _warm_up(cell: Cell, base: Cell, workload: Workload, run: Run, is_base: bool) -> None:
+    try:
+        outcome = run(cell.arm)
+    except ProgramError as error:
+        if is_base:
+            raise
+        cell.invalid = f"it failed: {error.message}"
+        return
+    except ProgramRefusal as error:
+        cell.invalid = error.message
+        return
+    cell.told, cell.tokens = outcome.told, outcome.tokens
+    cell.invalid = _why_invalid(cell.arm, workload, outcome)
+    if not is_base and not cell.invalid:
+        cell.outputs = compare_outputs(base.tokens, cell.tokens, base.arm.id)
+
+
+def _why_invalid(arm: Arm, workload: Workload, outcome: Outcome) -> str:
+    """Why an arm's figures would not mean what its name says, or ""."""
+    for number, request in enumerate(outcome.requests):
+        if (count := len(request.times)) != workload.output_tokens:
+            return (
+                f"it gave {count} of {workload.output_tokens} tokens to request {number}, so it "
+                "did other work."
+            )
+    wanted = arm.settings.get("partition")
+    if wanted is None:
+        return ""
+    if reason := outcome.told.get("cannot_force"):
+        return str(reason)
+    ran = outcome.told.get("dispatch", {})
+    if ran.get("partition") != wanted:
+        return (
+            f"partition {wanted} was asked for; {ran.get('kernel')} ran with "
+            f"{ran.get('partition') or 'none'}."
+        )
+    return ""
+
+
+def _sample(cell: Cell, run: Run, block: int, half: int, at: float, is_base: bool) -> None:
+    try:
+        outcome = run(cell.arm)
+    except (ProgramError, ProgramRefusal) as error:
+        if is_base:
+            raise
+        cell.invalid = f"it failed: {error.message}"
+        return
+    cell.other_outputs += outcome.tokens != cell.tokens
+    take_sample(cell, outcome, block, half, at)
+
+
+def take_sample(cell: Cell, outcome: Outcome, block: int, half: int, at: float) -> None:
+    """Notes what a run brought; `at`: seconds since the measurement began."""
+    cell.samples.append(
+        {
+            "block": block,
+            "half": half,
+            "at": round(at, 6),
+            "figures": outcome.figures,
+            "requests": [_request(r) for r in outcome.requests],
+            "peak_memory_bytes": outcome.told.get("peak_memory_bytes"),
+        }
+    )
+
+
+def _request(timing: RequestTiming) -> dict[str, Any]:
+    return {
+        "submitted": round(timing.submitted, 7),
+        "prompt_tokens": timing.prompt_tokens,
+        "times": [round(t, 7) for t in timing.times],
+    }
+
+
+def timings(sample: dict[str, Any]) -> list[RequestTiming]:
+    """The requests of a recorded sample."""
+    return [
+        RequestTiming(r["submitted"], tuple(r["times"]), r["prompt_tokens"])
+        for r in sample["requests"]
+    ]
+
+
+def _narrow(cells: Sequence[Cell], decisive: Sequence[Metric], precision: float) -> bool:
+    """Whether every comparison with the first arm, or its own figures alone, are narrow enough."""
+    base, *others = (cell for cell in cells if not cell.invalid)
+    for metric in decisive:
+        mine = base.figures(metric.name)
+        if not mine:
+            continue
+        if not others:
+            found = typical(mine)
+            if found is None or (found.high - found.low) / 2 > precision * found.value:
+                return False
+        for other in others:
+            ratio = paired_ratio(
+                mine, other.figures(metric.name), smaller_is_better=metric.smaller_is_better
+            )
+            if ratio is None or (ratio.high - ratio.low) / 2 > precision * ratio.ratio:
+                return False
+    return True
+
+
+def drifting(base: Cell, metric: str) -> float | None:
+    """Relative change of a figure over the measurement, if it is worth a warning."""
+    ordered = sorted(base.samples, key=lambda s: s["at"])
+    found = drift([s["figures"][metric] for s in ordered])
+    return found.change if found is not None and found.marked else None

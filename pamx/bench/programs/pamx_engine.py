@@ -1,0 +1,208 @@
+"""pamx's own engine as a measured program: one load, then any pages, batch and partition.
+
+Beyond `pamx.bench.protocol` it answers `fit` (whether workloads fit, before any is run) and
+`prompts` (token ids of a given length).
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pamx.bench import text
+from pamx.bench.programs import dispatch, facts, memory
+from pamx.bench.programs.arrivals import drive
+from pamx.bench.programs.serving import serve, token_lines
+from pamx.errors import RequestError
+
+if TYPE_CHECKING:
+    from pamx.engine import Engine
+    from pamx.substitute.paged_model import PagedModel
+
+# What the engine's own pool holds: every workload gets pages of its own.
+_OWN_POOL = 64
+
+
+def room_for(context: int, block_size: int) -> int:
+    """Tokens of pool for a sequence: the scheduler wants a block to spare for each that runs."""
+    return (-(-context // block_size) + 1) * block_size
+
+
+class PamxEngine:
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._pages: dict[tuple[int, str], PagedModel] = {}
+        self._workload: tuple[Any, ...] = ()
+
+    @property
+    def engine(self) -> Engine:
+        assert self._engine is not None, "hello comes first"
+        return self._engine
+
+    @property
+    def paged(self) -> PagedModel:
+        assert self.engine.paged is not None
+        return self.engine.paged
+
+    def hello(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        import pamx
+
+        if question.get("threads"):
+            from pamx.native.loader import set_num_threads
+
+            set_num_threads(question["threads"])
+        self._engine = engine = pamx.load(
+            question["model"] or None,
+            revision=question.get("revision"),
+            trust_remote_code=bool(question.get("trust_remote_code")),
+            context=_OWN_POOL,
+            compute=question.get("compute"),
+            progress=False,
+        )
+        if engine.paged is None:
+            raise RequestError(
+                f"{engine.name} is not served from pages, which this measures. "
+                f"{engine.attention.reason}",
+                "Take another model.",
+            )
+        # Answers run to their full length: what ends one is a token like any other.
+        engine.tokenizer.eos_token_ids = []
+        yield {"type": "ready", "name": "pamx", "version": pamx.__version__} | facts.of(engine)
+
+    def fit(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Answers "fits", or says with the arithmetic what does not."""
+        from pamx.kv.budget import measure_budget
+        from pamx.kv.pool import token_bytes
+
+        trained, budget = self.engine.trained_context, measure_budget()
+        for context, batch in question["workloads"]:
+            if trained is not None and context > trained:
+                raise RequestError(
+                    f"A context of {context:,} tokens is more than the {trained:,} that "
+                    f"{self.engine.name} was made for.",
+                    f"Ask for at most {trained:,}.",
+                )
+            needed = 0
+            for block_size, kv_dtype in question["pages"]:
+                tokens = room_for(context, block_size) * batch
+                needed += tokens * token_bytes(self.paged.pages(kv_dtype))
+            if needed > budget.pages:
+                kinds = len(question["pages"])
+                each = f" in each of {kinds} kinds of pages" if kinds > 1 else ""
+                raise RequestError(
+                    f"{batch} sequences of {context:,} tokens{each} take {needed:,} bytes of KV "
+                    f"cache: {budget.explain()}.",
+                    "Ask for a smaller batch or context, or close other programs.",
+                )
+        yield {"type": "fits"}
+
+    def prompts(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Token ids for lengths, of made-up text, and for texts."""
+        seed = question["seed"]
+        ids = [
+            self._encode(wish)
+            if isinstance(wish, str)
+            else text.prompt(self._encode, wish, seed * 1_000_003 + number)
+            for number, wish in enumerate(question["wishes"])
+        ]
+        yield {"type": "prompts", "prompts": ids, "texts": [self._decode(i) for i in ids]}
+
+    def run(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        from pamx.engine.batch import BatchEngine
+        from pamx.engine.request import Request
+
+        settings, asked = question["settings"], question["requests"]
+        longest = max(len(r["prompt"]) + r["max_tokens"] for r in asked)
+        paged = self._on_pages(settings, longest, len(asked))
+        pool = paged.pool.nbytes
+        requests = [
+            Request(str(i), list(r["prompt"]), max_tokens=r["max_tokens"])
+            for i, r in enumerate(asked)
+        ]
+        tokens: list[list[int]] = [[] for _ in asked]
+        times: list[list[float]] = [[] for _ in asked]
+        gc.collect()
+        memory.begin()
+        with (
+            dispatch.watched(settings.get("partition")) as watch,
+            BatchEngine(
+                paged,
+                self.engine.tokenizer,
+                longest,
+                max_seqs=settings.get("max_seqs") or len(asked),
+                prefix_cache=bool(settings.get("prefix_cache")),
+                swap_ram=pool // 4,
+                swap_disk=pool,
+            ) as batch,
+        ):
+            begin = time.perf_counter()
+
+            def step() -> None:
+                outputs = batch.step()
+                now = time.perf_counter() - begin
+                for output in outputs:
+                    if output.error is not None:
+                        raise output.error
+                    if output.token is not None:
+                        tokens[int(output.request_id)].append(output.token)
+                        times[int(output.request_id)].append(now)
+
+            due = [float(r.get("at", 0.0)) for r in asked]
+            drive(due, lambda i: batch.submit(requests[i]), lambda: batch.has_work, step)
+            stats = batch.stats()
+            ran = watch.ran()
+        peak, counted = memory.peak()
+        yield from token_lines(tokens, times)
+        yield {
+            "type": "done",
+            "id": question["id"],
+            "peak_memory_bytes": peak,
+            "peak_memory_of": counted,
+            "pages": stats.peak_blocks,
+            "pool_pages": stats.num_blocks,
+            "pool_bytes": pool,
+            "steps": stats.steps,
+            "preemptions": stats.preemptions,
+            "cached_tokens": stats.cached_tokens,
+            "dispatch": ran,
+            "cannot_force": watch.impossible,
+        }
+
+    def _on_pages(self, settings: dict[str, Any], longest: int, sequences: int) -> PagedModel:
+        """Pages for a workload; those of the workload before are given back."""
+        size, dtype = settings["block_size"], settings["kv_dtype"]
+        tokens = settings.get("pool_tokens") or room_for(longest, size) * sequences
+        workload = (longest, sequences, settings.get("pool_tokens"))
+        if workload != self._workload:  # before new memory is asked for
+            self._workload = workload
+            self._pages.clear()
+            gc.collect()
+        if (size, dtype) not in self._pages:
+            self._pages[size, dtype] = self.paged.with_other_pages(
+                context=tokens, block_size=size, kv_dtype=dtype
+            )
+        return self._pages[size, dtype]
+
+    def _encode(self, written: str) -> list[int]:
+        return self.engine.tokens(written, raw=True)
+
+    def _decode(self, ids: list[int]) -> str:
+        return str(self.engine.tokenizer.decode(ids))
+
+
+def main() -> None:
+    program = PamxEngine()
+    serve(
+        {
+            "hello": program.hello,
+            "fit": program.fit,
+            "prompts": program.prompts,
+            "run": program.run,
+        }
+    )
+
+
+if __name__ == "__main__":
+    main()

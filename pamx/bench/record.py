@@ -1,0 +1,119 @@
+"""The record of a run: made, saved so that nothing is lost, loaded and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pamx.bench.definitions import DEFINITIONS
+from pamx.errors import PamxError, RequestError
+
+SCHEMA_VERSION = 1
+SCHEMA = Path(__file__).with_name("schema.json")
+KINDS = ("sweep", "kernel", "replay")
+
+Record = dict[str, Any]
+
+
+def new_record(kind: str, provenance: dict[str, Any], plan: dict[str, Any]) -> Record:
+    """An empty record.
+
+    Args:
+        kind: "sweep", "kernel" or "replay".
+        provenance: Of `pamx.bench.provenance`.
+        plan: All that was asked for, so that an interrupted run can be continued.
+    """
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": kind,
+        "complete": False,
+        "plan": plan,
+        "definitions": DEFINITIONS,
+        "provenance": provenance,
+        "cells": [],
+        "comparisons": [],
+        "warnings": [],
+        "conditions": [],
+    }
+
+
+def save(record: Record, path: Path) -> None:
+    """Replaces the file at once: it is whole before and after.
+
+    Raises:
+        PamxError: it cannot be written.
+    """
+    write_whole(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a file beside its place, syncs it and moves it there.
+
+    Raises:
+        PamxError: it cannot be written; what was there before stays.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    scratch = None
+    try:
+        # Devices and pipes cannot be replaced by a file.
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+            return
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        scratch = Path(name)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.chmod(0o666 & ~_umask())
+        scratch.replace(path)
+    except OSError as error:
+        if scratch is not None:
+            with suppress(OSError):
+                scratch.unlink()
+        reason = error.strerror or str(error)
+        raise PamxError(
+            f"{path} cannot be written: {reason}.", "Free some space, or name another file."
+        ) from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def load(path: Path) -> Record:
+    """A record from a file.
+
+    Raises:
+        RequestError: it is no record, or of a version that this pamx does not know.
+        OSError: it cannot be read.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise RequestError(
+            f"{path} is not JSON ({error}).", "Name a file that `pamx bench -o FILE.json` wrote."
+        ) from error
+    if not isinstance(value, dict) or "schema_version" not in value:
+        raise RequestError(
+            f"{path} is no record of a benchmark.",
+            "Name a file that `pamx bench -o FILE.json` wrote.",
+        )
+    if value["schema_version"] != SCHEMA_VERSION:
+        raise RequestError(
+            f"{path} has schema version {value['schema_version']}; this pamx reads "
+            f"{SCHEMA_VERSION}.",
+            "Read it with the pamx that wrote it, or measure again.",
+        )
+    missing = [key for key in new_record("", {}, {}) if key not in value]
+    if missing or value["kind"] not in KINDS:
+        raise RequestError(
+            f"{path} is damaged: it lacks {', '.join(missing) or 'a kind'}.", "Measure again."
+        )
+    return value

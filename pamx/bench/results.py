@@ -1,0 +1,148 @@
+"""From measured cells to the parts of a record: figures, comparisons, warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from pamx.bench.measure import Cell, drifting, timings
+from pamx.bench.metrics import COMPARED, OF_CALLS, OF_REQUESTS, Metric
+from pamx.bench.slo import goodput
+from pamx.bench.statistics import paired_ratio, summarise, typical, verdict
+from pamx.bench.timing import RequestTiming
+from pamx.bench.workload import Workload
+
+
+def cell_record(
+    cell: Cell, copies: Sequence[Cell], workload: Workload, limits: Mapping[str, float]
+) -> dict[str, Any]:
+    """An arm's cell.
+
+    Args:
+        cell: What was measured.
+        copies: Controls of this arm, whose samples are as much its own.
+        limits: For goodput, in seconds; empty for none.
+    """
+    samples = [s for c in (cell, *copies) for s in c.samples]
+    valid = not cell.invalid and bool(samples)
+    return {
+        "workload": workload.id,
+        "context": workload.context,
+        "batch": workload.batch,
+        "prompt_tokens": workload.prompt_tokens,
+        "output_tokens": workload.output_tokens,
+        "arm": cell.arm.id,
+        "kind": cell.arm.kind,
+        "settings": cell.arm.settings,
+        "control_of": cell.arm.control_of,
+        "valid": valid,
+        "why_invalid": cell.invalid or ("" if valid else "it was not measured."),
+        "dispatch": cell.told.get("dispatch"),
+        "outputs": cell.outputs,
+        "samples_with_other_outputs": cell.other_outputs,
+        "pages": cell.told.get("pages"),
+        "pool_bytes": cell.told.get("pool_bytes"),
+        "peak_memory_bytes": _peak(samples),
+        "peak_memory_of": cell.told.get("peak_memory_of"),
+        "figures": figures(samples) if valid else {},
+        "requests": request_summaries([timings(s) for s in samples]) if valid else {},
+        "goodput": _goodput(samples, limits) if valid and limits else None,
+        "samples": cell.samples,
+    }
+
+
+def figures(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """By metric: the typical figure of a sample, its interval, the number of samples."""
+    found = {}
+    for metric in (*OF_REQUESTS, *OF_CALLS):
+        values = [s["figures"][metric.name] for s in samples if metric.name in s["figures"]]
+        if not values:
+            continue
+        middle = typical(values)
+        found[metric.name] = {
+            "typical": summarise(values).p50 if middle is None else middle.value,
+            "low": None if middle is None else middle.low,
+            "high": None if middle is None else middle.high,
+            "samples": len(values),
+        }
+    return found
+
+
+def request_summaries(samples: Sequence[Sequence[RequestTiming]]) -> dict[str, Any]:
+    """Percentiles over all requests of all samples, and over all gaps."""
+    requests = [r for sample in samples for r in sample]
+    pooled = {
+        "ttft": [r.ttft for r in requests],
+        "tpot": [r.tpot for r in requests if r.tpot is not None],
+        "e2e": [r.e2e for r in requests],
+        "itl": [gap for r in requests for gap in r.gaps],
+    }
+    return {name: asdict(summarise(values)) for name, values in pooled.items() if values}
+
+
+def _goodput(samples: Sequence[dict[str, Any]], limits: Mapping[str, float]) -> float:
+    rates = [goodput(timings(s), limits) for s in samples]
+    return sum(rates) / len(rates)
+
+
+def _peak(samples: Sequence[dict[str, Any]]) -> int | None:
+    peaks = [s["peak_memory_bytes"] for s in samples if s["peak_memory_bytes"] is not None]
+    return max(peaks, default=None)
+
+
+def comparison_records(
+    cells: Sequence[Cell], workload: Workload, metrics: Sequence[Metric] = COMPARED
+) -> list[dict[str, Any]]:
+    """Every valid arm against the first valid one."""
+    valid = [c for c in cells if not c.invalid and c.arm.kind != "machine"]
+    found = []
+    for base, other in zip(valid[:1] * len(valid), valid[1:], strict=False):
+        for metric in metrics:
+            values = base.figures(metric.name), other.figures(metric.name)
+            if not all(values):
+                continue
+            ratio = paired_ratio(*values, smaller_is_better=metric.smaller_is_better)
+            found.append(
+                {
+                    "workload": workload.id,
+                    "arm": other.arm.id,
+                    "base": base.arm.id,
+                    "control": other.arm.control_of is not None,
+                    "metric": metric.name,
+                    "ratio": None if ratio is None else ratio.ratio,
+                    "low": None if ratio is None else ratio.low,
+                    "high": None if ratio is None else ratio.high,
+                    "pairs": 0 if ratio is None else ratio.pairs,
+                    "verdict": verdict(ratio),
+                }
+            )
+    return found
+
+
+def measurement_warnings(
+    cells: Sequence[Cell],
+    comparisons: Sequence[dict[str, Any]],
+    workload: Workload,
+    drifts: str = "e2e",
+) -> list[str]:
+    """Sentences about a workload that a reader must know before the figures."""
+    found = []
+    if (change := drifting(cells[0], drifts)) is not None:
+        found.append(
+            f"{workload.id}: {cells[0].arm.id} became {abs(change):.0%} "
+            f"{'slower' if change > 0 else 'faster'} in the course of the measurement."
+        )
+    for comparison in comparisons:
+        if comparison["control"] and comparison["verdict"] in ("faster", "slower"):
+            found.append(
+                f"{workload.id}: two equal arms differ in {comparison['metric']} "
+                f"({comparison['ratio']:.2f}x): do not trust its other verdicts."
+            )
+    for cell in cells:
+        if cell.other_outputs:
+            found.append(
+                f"{workload.id}: {cell.arm.id} gave other tokens than at first in "
+                f"{cell.other_outputs} of {len(cell.samples)} samples."
+            )
+    return found

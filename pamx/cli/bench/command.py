@@ -1,0 +1,378 @@
+"""The command: options to a plan, the plan to its measurement, the record to its reader."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from pamx.cli import options
+from pamx.cli.bench import options as own
+from pamx.cli.bench.last import last_run
+from pamx.cli.bench.progress import Progress
+from pamx.cli.terminal import note, write
+from pamx.errors import ModelError, PamxError, RequestError
+
+if TYPE_CHECKING:
+    from pamx.bench.record import Record
+    from pamx.bench.workload import Arm
+    from pamx.cli.bench.deliver import Delivery
+
+app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+T = TypeVar("T")
+
+Save = Callable[["Record"], None]
+Measure = Callable[["Record", Save, Progress], None]
+
+File = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE",
+        help="A .json file of `pamx bench`.",
+        show_default="the latest run",
+    ),
+]
+
+
+@app.callback()
+def bench(
+    ctx: typer.Context,
+    model: options.Model = None,
+    context: own.Contexts = "256,1024",
+    batch: own.Batches = "1,4",
+    partition: own.Partitions = "auto",
+    block_size: own.BlockSizes = "16",
+    kv_dtype: own.KvDtypes = "auto",
+    output_tokens: own.OutputTokens = 32,
+    against: own.Against = None,
+    kernel: own.Kernel = False,
+    heads: own.Heads = None,
+    trace: own.Trace = None,
+    arrivals: own.Arrivals = None,
+    requests: own.Requests = None,
+    prompt_tokens: own.PromptLengths = None,
+    answer_tokens: own.AnswerLengths = None,
+    max_seqs: own.MaxSeqs = None,
+    slo: own.Slo = None,
+    control: own.Control = True,
+    time: own.Time = 60.0,
+    precision: own.Precision = 3.0,
+    seed: own.Seed = 0,
+    threads: options.Threads = None,
+    revision: options.Revision = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    compute: options.ComputeOption = None,
+    format: own.FormatOption = None,  # noqa: A002
+    output: own.Output = None,
+    plot: own.Plot = None,
+    resume: own.Resume = None,
+    quiet: own.Quiet = False,
+) -> None:
+    """Measure speed, and compare.
+
+    Every context with every batch is a workload, and every way to run it an arm: partitions,
+    page sizes, KV types, other programs. All arms of a workload take turns in mirrored, random
+    order, each in a process of its own that loads once; what they answer is compared token for
+    token before a figure is shown. Figures come with intervals, comparisons with a verdict. The
+    first arm is measured twice, to show how far equal arms lie apart.
+
+    \b
+    pamx bench
+    pamx bench --partition auto,64,128 --context 1024-4096*2 --batch 1,4,16 --plot bench.html
+    pamx bench --against mlx-lm --context 128 --batch 1 --output-tokens 16
+    pamx bench --kernel --context 8192 --batch 1,8
+    pamx bench --arrivals poisson:2 --requests 40 --slo ttft=500ms,tpot=50ms
+
+    Ctrl-C keeps the workloads that were finished; --resume measures the rest. Exit status: 0 done,
+    1 a program failed, 2 what was asked for cannot be measured, 130 interrupted.
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from pamx.bench.arrivals import BadPatternError
+    from pamx.bench.ranges import whole_numbers
+    from pamx.cli.bench import choose
+    from pamx.cli.bench.deliver import delivery
+
+    given = choose.given_options(ctx)
+    choose.check_together(given)
+    to = delivery(format, output, plot, quiet)
+    if resume is not None:
+        _resume(resume, to)
+        return
+    from pamx.bench.sweep import ModelChoice
+
+    contexts, batches = (
+        choose.read_option(option, text, whole_numbers)
+        for option, text in (("--context", context), ("--batch", batch))
+    )
+    limits = choose.slo(slo)
+    replays = trace is not None or arrivals is not None
+    arms = _arms(partition, block_size, kv_dtype, against or [], control and not replays)
+    chosen = ModelChoice(
+        model, revision, trust_remote_code, None if compute is None else compute.value, threads
+    )
+    settings = {name: value for name, value in ctx.params.items() if value is not None}
+    record_settings = {k: str(v) if isinstance(v, Path) else v for k, v in settings.items()}
+    measure: Measure
+    if kernel:
+        kind, plan, measure = _kernel(
+            heads, chosen, contexts, batches, arms, (time, precision / 100, seed), threads
+        )
+    elif replays:
+        try:
+            made = _arrivals(trace, arrivals, requests or 32, prompt_tokens, answer_tokens, seed)
+        except BadPatternError as error:
+            raise typer.BadParameter(str(error), param_hint="--arrivals") from error
+        _fetched(chosen)
+        kind, plan, measure = _replay(chosen, arms, made, max_seqs or 16, seed, limits)
+    else:
+        choose.check_lengths(contexts, output_tokens)
+        _fetched(chosen)
+        shapes = contexts, batches, output_tokens
+        kind, plan, measure = _sweep(chosen, shapes, arms, (time, precision / 100, seed), limits)
+    from pamx.bench.provenance import provenance
+    from pamx.bench.record import new_record
+
+    command = ["pamx", *sys.argv[1:]]
+    record = new_record(kind, provenance(command, seed, record_settings), plan)
+    _measured(record, measure, to, to.output if to.form.value == "json" else None)
+
+
+def _arms(
+    partition: str, block_size: str, kv_dtype: str, against: list[str], control: bool
+) -> list[Arm]:
+    from pamx.bench.workload import arms
+    from pamx.cli.bench import choose
+
+    names = list(dict.fromkeys(against))
+    if any(not name.strip() for name in names):
+        raise typer.BadParameter("it is empty: name mlx-lm, or a command.", param_hint="--against")
+    return arms(
+        choose.read_option("--partition", partition, choose.partitions),
+        choose.read_option("--block-size", block_size, choose.block_sizes),
+        choose.read_option("--kv-dtype", kv_dtype, choose.kv_dtypes),
+        names,
+        control,
+    )
+
+
+def _fetched(model: Any) -> Path:
+    """The model's folder; fetched here, where its progress can be seen."""
+    from pamx import models
+
+    try:
+        return models.fetch(model.name, revision=model.revision)
+    except ModelError as error:
+        raise typer.BadParameter(str(error), param_hint="--model") from error
+
+
+def _sweep(
+    model: Any,
+    shapes: tuple[list[int], list[int], int],
+    arms: list[Arm],
+    patience: tuple[float, float, int],
+    limits: dict[str, float],
+) -> tuple[str, dict[str, Any], Measure]:
+    from pamx.bench.sweep import SweepPlan, sweep
+    from pamx.bench.workload import workloads
+
+    plan = SweepPlan(model, workloads(*shapes), arms, *patience, limits)
+    return "sweep", plan.as_json(), lambda *rest: sweep(plan, *rest)
+
+
+def _kernel(
+    heads: str | None,
+    model: Any,
+    contexts: list[int],
+    batches: list[int],
+    arms: list[Arm],
+    patience: tuple[float, float, int],
+    threads: int | None,
+) -> tuple[str, dict[str, Any], Measure]:
+    from pamx.bench.kernel import KernelPlan, kernel_arms, measure_kernel, model_heads
+    from pamx.bench.workload import workloads
+    from pamx.cli.bench import choose
+
+    if heads is None:
+        try:
+            shape = model_heads(_fetched(model))
+        except RequestError as error:
+            raise typer.BadParameter(str(error), param_hint="--model") from error
+    else:
+        shape = choose.read_option("--heads", heads, choose.heads)
+    plan = KernelPlan(shape, workloads(contexts, batches, 1), kernel_arms(arms), *patience, threads)
+    return "kernel", plan.as_json(), lambda *rest: measure_kernel(plan, *rest)
+
+
+def _arrivals(
+    trace: Path | None,
+    pattern: str | None,
+    count: int,
+    prompts: str | None,
+    answers: str | None,
+    seed: int,
+) -> list[Any]:
+    from pamx.bench.arrivals import lengths, make_arrivals, read_trace
+
+    if trace is not None:
+        try:
+            with trace.open("rb") as lines:
+                return read_trace(lines, str(trace))
+        except OSError as error:
+            raise typer.BadParameter(
+                f"{trace}: {error.strerror or error}.", param_hint="--trace"
+            ) from error
+        except RequestError as error:
+            raise typer.BadParameter(str(error), param_hint="--trace") from error
+    assert pattern is not None
+    drawn = lengths(prompts or "lognormal:128,0.7"), lengths(answers or "lognormal:32,0.5")
+    return make_arrivals(pattern, count, *drawn, seed)
+
+
+def _replay(
+    model: Any,
+    arms: list[Arm],
+    arrivals: list[Any],
+    max_seqs: int,
+    seed: int,
+    limits: dict[str, float],
+) -> tuple[str, dict[str, Any], Measure]:
+    from pamx.bench.replay import ReplayPlan, replay
+
+    plan = ReplayPlan(model, arms, arrivals, max_seqs, seed, limits)
+    return "replay", plan.as_json(), lambda *rest: replay(plan, *rest)
+
+
+def _resume(path: Path, to: Delivery) -> None:
+    from pamx.bench.kernel import KernelPlan, measure_kernel
+    from pamx.bench.sweep import SweepPlan, sweep
+
+    record = _loaded(path)
+    if record["complete"]:
+        raise typer.BadParameter(
+            f"{path} is complete: `pamx bench show {path}` shows it.", param_hint="--resume"
+        )
+    if record["kind"] == "replay":
+        raise typer.BadParameter(
+            "a replay cannot be continued: its requests depend on each other. Run it again.",
+            param_hint="--resume",
+        )
+    measure: Measure
+    try:
+        if record["kind"] == "kernel":
+            kernel = KernelPlan.from_json(record["plan"])
+            measure = lambda *rest: measure_kernel(kernel, *rest)  # noqa: E731
+        else:
+            plan = SweepPlan.from_json(record["plan"])
+            measure = lambda *rest: sweep(plan, *rest)  # noqa: E731
+    except (KeyError, TypeError) as error:
+        raise typer.BadParameter(
+            f"{path} is damaged: its plan cannot be read.", param_hint="--resume"
+        ) from error
+    _measured(record, measure, to, path)
+
+
+def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None) -> None:
+    """Measures and delivers; what was finished before an interruption or a failure too.
+
+    Args:
+        kept: Where the record is saved after every workload, besides the file of the latest run.
+    """
+    from pamx.bench.record import save
+    from pamx.bench.sweep import UnfitError
+
+    progress = Progress(to.quiet)
+
+    def keep(found: Record) -> None:
+        with suppress(OSError, PamxError):  # a copy; what was asked for is in `kept` and on stdout
+            last_run().parent.mkdir(parents=True, exist_ok=True)
+            save(found, last_run())
+        if kept is not None:
+            save(found, kept)
+
+    try:
+        measure(record, keep, progress)
+    except UnfitError as error:
+        progress.clear()
+        raise typer.BadParameter(str(error), param_hint=error.option) from error
+    except (KeyboardInterrupt, PamxError):
+        progress.clear()
+        if record["cells"]:
+            _deliver(record, to)
+            where = kept or last_run()
+            note(f"`pamx bench --resume {where}` measures the rest.")
+        raise
+    progress.clear()
+    _deliver(record, to)
+
+
+def _deliver(record: Record, to: Delivery) -> None:
+    from pamx.cli.bench.deliver import deliver
+
+    deliver(record, to)
+
+
+def _loaded(path: Path) -> Record:
+    from pamx.bench.record import load
+
+    try:
+        return load(path)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{path}: {error.strerror or error}.", param_hint="FILE"
+        ) from error
+    except RequestError as error:
+        raise typer.BadParameter(str(error), param_hint="FILE") from error
+
+
+@app.command()
+def show(
+    file: File = None,
+    format: own.FormatOption = None,  # noqa: A002
+    output: own.Output = None,
+    plot: own.Plot = None,
+    quiet: own.Quiet = False,
+) -> None:
+    """Show a run again, in any form, without measuring anything."""
+    from pamx.cli.bench.deliver import delivery
+
+    to = delivery(format, output, plot, quiet)
+    if file is None and not last_run().exists():
+        raise typer.BadParameter("nothing has been measured yet: name a file.", param_hint="FILE")
+    _deliver(_loaded(file or last_run()), to)
+
+
+@app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A .json file.", show_default=False)],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    json: options.Json = False,
+) -> None:
+    """Compare two runs: the speed of B relative to A.
+
+    Samples of two runs are not paired, and the machine may have changed in between: compare arms
+    within one run where that is possible.
+    """
+    import shutil
+
+    from pamx.bench.compare import compare_records, comparison_table, different_facts
+    from pamx.cli.bench.layout import WIDE, drawn
+    from pamx.cli.terminal import is_terminal, styled, write_json
+
+    a, b = _loaded(first), _loaded(second)
+    try:
+        found = compare_records(a, b)
+    except RequestError as error:
+        raise typer.BadParameter(str(error), param_hint="B") from error
+    facts = different_facts(a, b)
+    if json:
+        write_json({"comparisons": found, "differences": facts})
+        return
+    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDE
+    write(drawn(comparison_table(found), width, styled(sys.stdout)))
+    for fact in facts:
+        write(f"{fact}\n")

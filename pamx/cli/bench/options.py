@@ -1,0 +1,221 @@
+"""The options of `pamx bench` that no other command has."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pamx.cli import options
+
+
+class Format(StrEnum):
+    TABLE = "table"
+    MD = "md"
+    CSV = "csv"
+    JSON = "json"
+    JSONL = "jsonl"
+
+
+_NUMBERS = "a list such as 256,1024 or a range such as 1-4 or 1024-8192*2"
+
+Contexts = Annotated[
+    str,
+    typer.Option(
+        "--context",
+        metavar="LIST",
+        help=f"Tokens of a sequence, prompt and answer together: {_NUMBERS}.",
+    ),
+]
+Batches = Annotated[
+    str, typer.Option("--batch", metavar="LIST", help=f"Sequences at a time: {_NUMBERS}.")
+]
+Partitions = Annotated[
+    str,
+    typer.Option(
+        "--partition",
+        metavar="LIST",
+        help="Tokens of context that attention takes at a time, to be compared: auto (what pamx "
+        f"chooses), numbers, or {_NUMBERS}.",
+    ),
+]
+BlockSizes = Annotated[
+    str, typer.Option("--block-size", metavar="LIST", help="Tokens a page: of 8, 16 and 32.")
+]
+KvDtypes = Annotated[
+    str,
+    typer.Option(
+        "--kv-dtype",
+        metavar="LIST",
+        help="What pages hold: of auto, float32, float16 and bfloat16.",
+    ),
+]
+OutputTokens = Annotated[
+    int, typer.Option("--output-tokens", min=1, metavar="N", help="Tokens of each answer.")
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Of prompts, of arrivals and of the order in which arms take turns.",
+        callback=options.seed_of_64_bits,
+    ),
+]
+Against = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PROGRAM",
+        help="Compare with this in the same run; may be given several times. mlx-lm: its dense "
+        "cache on the same weights. Else a command that speaks the protocol of "
+        "`pydoc pamx.bench.protocol`.",
+        callback=options.unicode_texts,
+        show_default=False,
+    ),
+]
+Control = Annotated[
+    bool,
+    typer.Option(
+        "--control/--no-control",
+        help="Measure the first arm twice, as if it were two: how far equal arms lie apart here.",
+    ),
+]
+Time = Annotated[
+    float,
+    typer.Option(
+        "--time",
+        min=0.0,
+        metavar="SECONDS",
+        help="Stop repeating after this long, loading aside; a few repetitions are always taken.",
+        callback=options.finite,
+    ),
+]
+Precision = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        max=100.0,
+        metavar="PERCENT",
+        help="Stop repeating before that where intervals reach no further than this.",
+        callback=options.finite,
+    ),
+]
+Slo = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIMITS",
+        help="Count requests that meet these as goodput, such as ttft=500ms,tpot=50ms; limits of "
+        "ttft, tpot and e2e.",
+        show_default=False,
+    ),
+]
+Kernel = Annotated[
+    bool,
+    typer.Option(
+        "--kernel",
+        help="Measure the attention call alone, against this machine's copy and read bandwidth.",
+    ),
+]
+Heads = Annotated[
+    str | None,
+    typer.Option(
+        metavar="Q,KV,DIM",
+        help="With --kernel: query heads, KV heads and head size, instead of the model's.",
+        show_default=False,
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Replay requests from JSON lines: arrival_s (seconds), prompt_tokens or prompt, "
+        "output_tokens.",
+        show_default=False,
+    ),
+]
+Arrivals = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Replay made-up requests: poisson:RATE (requests a second), or bursts:N@SECONDS.",
+        show_default=False,
+    ),
+]
+Requests = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=100_000,
+        metavar="N",
+        help="With --arrivals: how many.",
+        show_default="32",
+    ),
+]
+PromptLengths = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt-tokens",
+        metavar="LENGTHS",
+        help="With --arrivals: a number, uniform:a-b, or lognormal:MEDIAN,SIGMA.",
+        show_default="lognormal:128,0.7",
+    ),
+]
+AnswerLengths = Annotated[
+    str | None,
+    typer.Option(
+        "--answer-tokens",
+        metavar="LENGTHS",
+        help="With --arrivals: likewise, of answers.",
+        show_default="lognormal:32,0.5",
+    ),
+]
+MaxSeqs = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=4096,
+        metavar="N",
+        help="With --trace or --arrivals: most answers in progress at a time.",
+        show_default="16",
+    ),
+]
+FormatOption = Annotated[
+    Format | None,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="table, md, csv, json (with raw samples) or jsonl.",
+        show_default="the ending of --output, else table",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Write the report there; a .json file is kept up to date after every workload.",
+        show_default="standard output",
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Draw the figures: .png, .svg or .html. Needs pamx[plots].",
+        show_default=False,
+    ),
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Continue the interrupted run in this .json file, as it was planned.",
+        show_default=False,
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="No progress, and no definitions under the table.")
+]

@@ -1,0 +1,152 @@
+"""One workload: order of turns, when it ends, and which cells are marked invalid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from pamx.bench.measure import FEWEST_BLOCKS, Patience, measure
+from pamx.bench.order import blocks
+from pamx.bench.outputs import compare_outputs
+from pamx.bench.program import Outcome, ProgramError, ProgramRefusal
+from pamx.bench.workload import Arm, Workload, arms
+
+from .synthetic import Noise, outcome, patience
+
+WORKLOAD = Workload(64, 2, 8)
+A, B = Arm("A", "pamx"), Arm("B", "mlx-lm")
+NO_TIME = Patience(0.0, 0.01)
+
+
+def forced(partition: int) -> Arm:
+    return Arm(f"P{partition}", "pamx", {"partition": partition})
+
+
+def test_blocks_are_mirrored_and_their_order_is_random() -> None:
+    orders = Counter()
+    for block, _ in zip(blocks("ABC", 0), range(60), strict=False):
+        names = [name for _, name in block]
+        assert names == names[::-1]
+        assert [half for half, _ in block] == [0, 0, 0, 1, 1, 1]
+        assert sorted(names) == list("AABBCC")
+        orders["".join(names[:3])] += 1
+    assert len(orders) == 6
+    again = [block for block, _ in zip(blocks("ABC", 0), range(5), strict=False)]
+    assert again == [block for block, _ in zip(blocks("ABC", 0), range(5), strict=False)]
+
+
+def test_three_blocks_are_taken_even_without_time() -> None:
+    cells = measure(WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, 1.0), NO_TIME, 0)
+    assert [len(c.samples) for c in cells] == [2 * FEWEST_BLOCKS] * 2
+
+
+def test_it_ends_when_intervals_are_narrow() -> None:
+    noise = Noise(0, jitter=0.001, stalls=0)
+    cells = measure(
+        WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, noise()), patience(30, precision=0.02), 0
+    )
+    assert 8 <= len(cells[0].samples) < 60
+
+
+def test_every_arm_is_warmed_up_before_any_is_measured() -> None:
+    calls = []
+
+    def run(arm: Arm) -> Outcome:
+        calls.append(arm.id)
+        return outcome(WORKLOAD, 1.0)
+
+    measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    assert calls[:2] == ["A", "B"]
+    assert len(calls) == 2 + 2 * 2 * FEWEST_BLOCKS
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ({"dispatch": {"kernel": "native-cpu", "partition": 256}}, "native-cpu ran with 256"),
+        ({"cannot_force": "cannot force here: no library"}, "cannot force here: no library"),
+    ],
+)
+def test_a_partition_that_did_not_run_is_invalid(told: dict[str, Any], why: str) -> None:
+    base, cell = measure(
+        WORKLOAD, [A, forced(512)], lambda _: outcome(WORKLOAD, 1.0, told), NO_TIME, 0
+    )
+    assert not base.invalid
+    assert why in cell.invalid
+    assert not cell.samples
+    ran = {"dispatch": {"kernel": "native-cpu", "partition": 512}}
+    _, cell = measure(WORKLOAD, [A, forced(512)], lambda _: outcome(WORKLOAD, 1.0, ran), NO_TIME, 0)
+    assert not cell.invalid
+
+
+def test_an_arm_that_does_other_work_is_invalid() -> None:
+    shorter = Workload(60, 2, 4)
+
+    def run(arm: Arm) -> Outcome:
+        return outcome(WORKLOAD if arm is A else shorter, 1.0)
+
+    _, cell = measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    assert "4 of 8 tokens" in cell.invalid
+
+
+@pytest.mark.parametrize("error", [ProgramError("It died."), ProgramRefusal("Too long.")])
+@pytest.mark.parametrize("when", [0, 3])
+def test_another_program_that_fails_costs_its_own_cell_only(error: Exception, when: int) -> None:
+    calls = Counter[str]()
+
+    def run(arm: Arm) -> Outcome:
+        calls[arm.id] += 1
+        if arm is B and calls["B"] > when:
+            raise error
+        return outcome(WORKLOAD, 1.0)
+
+    base, cell = measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    assert str(error).rstrip(".") in cell.invalid
+    assert len(base.samples) == 2 * FEWEST_BLOCKS
+
+
+def test_outputs_are_compared_token_for_token() -> None:
+    def run(arm: Arm) -> Outcome:
+        return outcome(WORKLOAD, 1.0, token=7 if arm is A else 8)
+
+    _, cell = measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    assert cell.outputs == {
+        "compared_with": "A",
+        "same": False,
+        "requests_that_differ": 2,
+        "request": 0,
+        "place": 0,
+        "base_token": 7,
+        "arm_token": 8,
+    }
+    assert compare_outputs([[1, 2]], [[1, 2]], "A")["same"] is True
+    assert compare_outputs([[1, 2]], None, "A")["same"] is None
+    shorter = compare_outputs([[1], [1, 2]], [[1], [1]], "A")
+    assert (shorter["request"], shorter["place"], shorter["arm_token"]) == (1, 1, None)
+
+
+def test_outputs_that_change_between_samples_are_counted() -> None:
+    turns = iter(range(100))
+    cells = measure(
+        WORKLOAD, [A], lambda _: outcome(WORKLOAD, 1.0, token=next(turns) // 3), NO_TIME, 0
+    )
+    assert cells[0].other_outputs == 4
+
+
+def test_arms_are_named_by_what_they_differ_in() -> None:
+    found = arms([512, None], [16], ["auto"], ["mlx-lm", "./other -x"], control=True)
+    assert [arm.id for arm in found] == [
+        "pamx, partition auto",
+        "pamx, partition auto, control",
+        "pamx, partition 512",
+        "mlx-lm",
+        "./other -x",
+    ]
+    assert found[1].control_of == found[0].id
+    assert found[1].settings == found[0].settings
+    assert [a.id for a in arms([None], [16], ["auto"], [], control=False)] == ["pamx"]
+    named = arms([None], [8, 16], ["float16", "float32"], [], control=False)
+    assert named[0].id == "pamx, blocks of 8, float16"
+    assert len(named) == 4

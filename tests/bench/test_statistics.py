@@ -1,0 +1,147 @@
+"""Intervals and verdicts: against SciPy, and over simulated experiments with a shared machine's
+noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from pamx.bench.measure import Cell, measure
+from pamx.bench.metrics import E2E
+from pamx.bench.program import Outcome
+from pamx.bench.statistics import (
+    FEWEST,
+    centre,
+    drift,
+    independent_ratio,
+    paired_ratio,
+    summarise,
+    typical,
+    verdict,
+)
+from pamx.bench.workload import Arm, Workload
+
+from .synthetic import Noise, patience
+
+WORKLOAD = Workload(64, 1, 8)
+
+
+def test_summaries_agree_with_numpy_and_scipy() -> None:
+    values = np.random.default_rng(0).lognormal(0, 1, 101).tolist()
+    found = summarise(values)
+    assert found.mean == pytest.approx(scipy.stats.tmean(values))
+    assert found.sd == pytest.approx(scipy.stats.tstd(values))  # n - 1
+    for q, value in ((50, found.p50), (90, found.p90), (99, found.p99)):
+        assert value == pytest.approx(np.quantile(values, q / 100))
+    assert summarise([1.0, 2.0]).p90 == pytest.approx(1.9)  # linear interpolation
+    assert summarise([5.0]).sd is None
+
+
+@pytest.mark.parametrize("count", [6, 7, 10, 23, 100])
+def test_the_centre_is_scipys_trimmed_mean(count: int) -> None:
+    values = np.random.default_rng(count).lognormal(0, 0.3, count).tolist()
+    found = centre(values)
+    assert found is not None
+    trimmed = 0.2 if count >= 12 else 0.0
+    assert found.value == pytest.approx(scipy.stats.trim_mean(values, trimmed))
+    assert found.low < found.value < found.high
+
+
+def test_a_large_sample_has_nearly_yuens_interval() -> None:
+    values = np.random.default_rng(1).normal(10, 1, 400)
+    found = centre(values.tolist())
+    assert found is not None
+    yuen = scipy.stats.mstats.trimmed_mean_ci(values, (0.2, 0.2), alpha=0.05)
+    assert (found.low, found.high) == pytest.approx(tuple(yuen), abs=0.03)
+
+
+def test_intervals_of_positive_figures_stay_positive() -> None:
+    found = typical([0.1, 0.2, 1.7, 0.1, 0.1, 5.0])
+    assert found is not None
+    assert 0 < found.low < found.value < found.high
+
+
+def test_equal_values_have_no_width_and_few_values_no_interval() -> None:
+    found = centre([2.0] * 6)
+    assert found is not None
+    assert (found.low, found.high) == (2.0, 2.0)
+    assert centre([1.0] * (FEWEST - 1)) is None
+    assert paired_ratio([1.0] * (FEWEST - 1), [1.0] * (FEWEST - 1), smaller_is_better=True) is None
+    assert verdict(None) == "too few pairs to say"
+
+
+def test_direction() -> None:
+    slow, fast = [2.0, 2.02, 1.98, 2.01, 2.0, 1.99], [1.0, 1.01, 1.0, 0.99, 1.0, 1.0]
+    time = paired_ratio(slow, fast, smaller_is_better=True)
+    rate = paired_ratio(slow, fast, smaller_is_better=False)
+    assert time is not None
+    assert rate is not None
+    assert time.ratio == pytest.approx(2, rel=0.02)
+    assert verdict(time) == "faster"
+    assert rate.ratio == pytest.approx(0.5, rel=0.02)
+    assert verdict(rate) == "slower"
+    apart = independent_ratio(slow, fast, smaller_is_better=True)
+    assert apart is not None
+    assert verdict(apart) == "faster"
+
+
+def experiment(seed: int, slowdown: float, blocks: int) -> str:
+    """The verdict about B against A after a whole measurement, blocks and all."""
+    noise = Noise(seed)
+
+    def run(arm: Arm) -> Outcome:
+        seconds = 0.5 * noise() * (slowdown if arm.id == "B" else 1.0)
+        return Outcome([], {"e2e": seconds}, None, seconds, {})
+
+    a, b = measure(
+        WORKLOAD,
+        [Arm("A", "pamx"), Arm("B", "pamx")],
+        run,
+        patience(blocks, precision=0.03),
+        seed,
+        decisive=(E2E,),
+    )
+    return verdict(paired_ratio(a.figures("e2e"), b.figures("e2e"), smaller_is_better=True))
+
+
+def test_equal_arms_are_not_called_different() -> None:
+    verdicts = [experiment(seed, 1.0, blocks=3 + seed % 8) for seed in range(100)]
+    assert verdicts.count("no difference detected") >= 95
+
+
+def test_a_slowdown_of_a_tenth_is_detected() -> None:
+    verdicts = [experiment(seed, 1.1, blocks=10) for seed in range(1000, 1100)]
+    assert verdicts.count("slower") >= 95
+    assert verdicts.count("faster") == 0
+
+
+def test_independent_runs_that_are_equal_are_not_called_different() -> None:
+    called = 0
+    for seed in range(100):
+        runs = [[0.5 * noise() for _ in range(16)] for noise in (Noise(seed), Noise(seed + 500))]
+        found = independent_ratio(*runs, smaller_is_better=True)
+        assert found is not None
+        called += found.differs and abs(found.ratio - 1) > 0.05
+    assert called <= 5
+
+
+def test_drift_is_marked_when_it_matters() -> None:
+    rng = np.random.default_rng(2)
+    steady = rng.normal(1, 0.01, 20)
+    calm = drift(steady.tolist())
+    assert calm is not None
+    assert not calm.marked
+    rising = steady * np.linspace(1, 1.2, 20)
+    found = drift(rising.tolist())
+    assert found is not None
+    assert found.marked
+    assert found.change == pytest.approx(0.2, abs=0.03)
+    assert drift([1.0, 2.0]) is None
+
+
+def test_samples_pair_up_by_block_and_half() -> None:
+    cell = Cell(Arm("A", "pamx"))
+    for block, half, value in ((1, 1, 4.0), (0, 0, 1.0), (1, 0, 3.0), (0, 1, 2.0)):
+        cell.samples.append({"block": block, "half": half, "figures": {"e2e": value}})
+    assert cell.figures("e2e") == [1.0, 2.0, 3.0, 4.0]

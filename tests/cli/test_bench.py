@@ -1,0 +1,275 @@
+"""`pamx bench` as a user runs it: what it refuses, one real sweep, interruption, and its files."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from pamx.bench import plot
+from pamx.bench.record import SCHEMA
+from pamx.cli.app import app
+from pamx.cli.bench.layout import laid_out
+
+from .conftest import PAMX, Run
+
+runner = CliRunner()
+
+# Gives as many tokens as are asked for, at once; a file tells it to hang instead.
+OTHER = """
+    import json, pathlib, sys, time
+    hang = pathlib.Path(__file__).with_name("hang")
+    for line in sys.stdin:
+        asked = json.loads(line)
+        if asked["type"] == "hello":
+            print(json.dumps({"type": "ready", "name": "other", "version": "9"}), flush=True)
+            continue
+        if hang.exists() and len(asked["requests"]) > 1:
+            pathlib.Path(__file__).with_name("hangs").touch()
+            time.sleep(600)
+        for i, request in enumerate(asked["requests"]):
+            for n in range(request["max_tokens"]):
+                said = {"type": "token", "request": i, "token": 1, "time": 1e-6 * (n + 1)}
+                print(json.dumps(said))
+        print(json.dumps({"type": "done", "id": asked["id"]}), flush=True)
+"""
+SMALL = ("--output-tokens", "3", "--time", "0")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> str:
+    """The command line of another program."""
+    script = tmp_path / "other.py"
+    script.write_text(textwrap.dedent(OTHER))
+    return f"{sys.executable} {script}"
+
+
+def validate(record: dict[str, Any]) -> None:
+    jsonschema.validate(record, json.loads(SCHEMA.read_text()))
+
+
+def _usage() -> list[tuple[list[str], str]]:
+    return [
+        (["--context", "0"], "--context: '0' has a number below 1"),
+        (["--context", "4-1"], "ends before it begins"),
+        (["--batch", "-1"], "--batch"),
+        (["--batch", "1-1000"], "more than 64"),
+        (["--partition", "100"], "a multiple of 32"),
+        (["--partition", "fast"], "--partition"),
+        (["--block-size", "12"], "12 is no page size"),
+        (["--kv-dtype", "int3"], "'int3' is not one of"),
+        (["--context", "16", "--output-tokens", "16"], "no room for a prompt"),
+        (["--output-tokens", "0"], "--output-tokens"),
+        (["--time", "-1"], "--time"),
+        (["--time", "nan"], "--time"),
+        (["--precision", "0"], "--precision"),
+        (["--slo", "ttft"], "not a limit such as"),
+        (["--slo", "ttft=0s"], "met by nothing"),
+        (["--against", ""], "--against"),
+        (["--heads", "8,2,64"], "needs --kernel"),
+        (["--kernel", "--heads", "8,3,64"], "cannot share"),
+        (["--kernel", "--heads", "8,2"], "three numbers"),
+        (["--kernel", "--against", "mlx-lm"], "--against"),
+        (["--kernel", "--arrivals", "poisson:1"], "no arrivals to replay"),
+        (["--requests", "3"], "needs --arrivals"),
+        (["--max-seqs", "3"], "--batch says it"),
+        (["--arrivals", "poisson:1", "--batch", "2"], "no meaning beside"),
+        (["--arrivals", "sometimes"], "neither poisson:RATE"),
+        (["--arrivals", "poisson:1", "--prompt-tokens", "many"], "neither a number of tokens"),
+        (["--trace", "/nowhere/trace.jsonl"], "No such file"),
+        (["--output", "report.doc"], "--format"),
+        (["--output", "/nowhere/report.json"], "no folder /nowhere"),
+        (["--plot", "plot.gif"], "does not end in one of .png, .svg, .html"),
+        (["--format", "xml"], "--format"),
+        (["--model", "no/such/model"], "--model"),
+        (["--model", "/nowhere/model"], "--model"),
+        (["--resume", "/nowhere/run.json"], "No such file"),
+        (["--resume", "run.json", "--batch", "2"], "as it was planned"),
+        (["show", "/nowhere/run.json"], "No such file"),
+        (["compare", "a.json"], "B"),
+    ]
+
+
+@pytest.mark.parametrize(("args", "said"), _usage())
+def test_usage_errors_exit_with_2(args: list[str], said: str) -> None:
+    result = runner.invoke(app, ["bench", *args])
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_measured(run: Run) -> None:
+    long = run("bench", "--context", "9000", "--batch", "1")
+    assert long.returncode == 2
+    assert "more than the 8,192 that smollm2-135m was made for" in long.stderr
+    wide = run("bench", "--context", "8000", "--batch", "1,100000", "--kv-dtype", "float32")
+    assert wide.returncode == 2
+    assert "100000 sequences of 8,000 tokens take 36,937,728,000,000 bytes" in wide.stderr
+    assert "leave" in wide.stderr  # the budget's arithmetic
+    assert long.stdout == wide.stdout == ""
+
+
+def test_a_sweep_of_the_default_model(run: Run, other: str, tmp_path: Path) -> None:
+    file, csv = tmp_path / "run.json", tmp_path / "run.csv"
+    arms = ("--partition", "auto,64,32768", "--against", other, "--slo", "ttft=60s,tpot=60s")
+    result = run(
+        *("bench", "--context", "70", "--batch", "1", *SMALL, *arms, "-o", str(file)),
+        *("--plot", str(tmp_path / "plot.svg")),
+    )
+    assert result.returncode == 0, result.stderr
+    record = json.loads(file.read_text())
+    validate(record)
+    assert record["complete"]
+    cells = {cell["arm"]: cell for cell in record["cells"]}
+    base = cells["pamx, partition auto"]
+    forced, impossible = cells["pamx, partition 64"], cells["pamx, partition 32768"]
+    assert base["dispatch"]["kernel"] == "native-cpu"
+    assert base["pages"] == 5  # 70 tokens, 16 a page
+    assert base["goodput"] > 0
+    assert base["peak_memory_bytes"] > 50e6
+    # What ran, not what was asked for.
+    assert forced["valid"]
+    assert forced["dispatch"]["partition"] == 64
+    assert forced["dispatch"]["calls"]["native-cpu"] >= 30 * 3  # layers times steps
+    assert not impossible["valid"]
+    assert "32768" in impossible["why_invalid"]
+    assert forced["outputs"]["same"] in (True, False)
+    assert cells[other]["outputs"]["same"] is False
+    model = record["provenance"]["model"]
+    assert model["name"] == "smollm2-135m"
+    assert len(model["sha256"]["model.safetensors"]) == 64
+    assert record["provenance"]["library"]["build_hash"]
+    assert record["provenance"]["command"].startswith("pamx bench --context 70")
+    assert record["provenance"]["programs"][other]["version"] == "9"
+    controls = {c["metric"] for c in record["comparisons"] if c["control"]}
+    assert controls == {"ttft", "tpot", "e2e", "prompt_throughput", "output_throughput"}
+    # The table for people is on stdout too, whole because it is piped.
+    assert "partition 32768 (invalid)" in result.stdout
+    assert "\x1b" not in result.stdout
+    assert "TTFT" in result.stdout
+    assert (tmp_path / "plot.svg").read_text().startswith("<?xml")
+
+    again = run("bench", "show", str(file), "--format", "csv", "-o", str(csv), "-q")
+    assert again.returncode == 0
+    frame = pd.read_csv(csv)
+    assert frame.ttft_s[0] == pytest.approx(base["figures"]["ttft"]["typical"])
+    # Without a file it is the latest run.
+    latest = run("bench", "show", "--format", "jsonl")
+    lines = pd.read_json(io.StringIO(latest.stdout), lines=True)
+    assert lines.arm.tolist() == frame.arm.tolist()
+    compared = run("bench", "compare", str(file), str(file))
+    assert compared.returncode == 0
+    assert "1.00x (" in compared.stdout
+    assert "no difference detected" in compared.stdout
+    assert "faster (" not in compared.stdout
+
+
+def test_ctrl_c_keeps_what_is_finished_and_resume_measures_the_rest(
+    environment: dict[str, str], run: Run, other: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hang").touch()
+    file = tmp_path / "run.json"
+    child = subprocess.Popen(
+        [
+            *(*PAMX, "bench", "--context", "20", "--batch", "1,2", *SMALL),
+            *("--against", other, "-o", str(file), "-q"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    end = time.monotonic() + 100
+    while not (tmp_path / "hangs").exists() and child.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=30)
+    assert child.returncode == 130, err
+    record = json.loads(file.read_text())
+    validate(record)
+    assert not record["complete"]
+    assert {cell["workload"] for cell in record["cells"]} == {"20x1"}
+    assert "Interrupted" in out
+    assert f"--resume {file}" in err
+    assert "Traceback" not in err
+
+    (tmp_path / "hang").unlink()
+    again = run("bench", "--resume", str(file), "-q")
+    assert again.returncode == 0, again.stderr
+    whole = json.loads(file.read_text())
+    validate(whole)
+    assert whole["complete"]
+    assert whole["cells"][: len(record["cells"])] == record["cells"]
+    assert {cell["workload"] for cell in whole["cells"]} == {"20x1", "20x2"}
+    complete = runner.invoke(app, ["bench", "--resume", str(file)])
+    assert complete.exit_code == 2
+    assert "is complete" in complete.stderr
+
+
+def test_another_program_that_dies_costs_its_own_cells(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "dies.py"
+    script.write_text("import sys; sys.exit('no weights here')")
+    dies = f"{sys.executable} {script}"
+    result = run(
+        *("bench", "--context", "20", "--batch", "1", *SMALL, "--against", dies),
+        *("--format", "json", "-q"),
+    )
+    assert result.returncode == 0, result.stderr
+    cells = {cell["arm"]: cell for cell in json.loads(result.stdout)["cells"]}
+    assert cells["pamx"]["valid"]
+    assert "no weights here" in cells[dies]["why_invalid"]
+
+
+def test_the_attention_call_alone(run: Run) -> None:
+    args = ("--context", "512", "--batch", "2", "--time", "0", "--format", "json")
+    result = run("bench", "--kernel", "--heads", "4,2,64", "--partition", "auto,64", *args)
+    assert result.returncode == 0, result.stderr
+    record = json.loads(result.stdout)
+    validate(record)
+    cells = {cell["arm"]: cell for cell in record["cells"]}
+    for name in ("pamx, partition auto", "pamx, partition 64"):
+        cell = cells[name]
+        assert cell["valid"], cell["why_invalid"]
+        assert cell["pool_bytes"] == 2 * 512 * 2 * 2 * 64 * 2  # K and V, float16
+        call, bandwidth = (cell["figures"][m]["typical"] for m in ("call", "bandwidth"))
+        assert bandwidth == pytest.approx(cell["pool_bytes"] / call, rel=0.2)
+        assert cell["share_of_read"] > 0
+    assert cells["pamx, partition 64"]["dispatch"]["partition"] == 64
+    assert cells["copy"]["figures"]["bandwidth"]["typical"] > 0
+    assert {c["arm"] for c in record["comparisons"]} == {
+        "pamx, partition auto, control",
+        "pamx, partition 64",
+    }
+
+
+def test_a_replay_under_load(run: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    lines = [{"arrival_s": 5.0 + at, "prompt_tokens": 20, "output_tokens": 3} for at in (0, 0, 0.2)]
+    lines.append({"arrival_s": 5.3, "prompt": "Name three rivers.", "output_tokens": 2})
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    args = ("--slo", "ttft=60s", "--max-seqs", "2", "--format", "json")
+    result = run("bench", "--trace", str(trace), *args)
+    assert result.returncode == 0, result.stderr
+    record = json.loads(result.stdout)
+    validate(record)
+    plot.draw(record, tmp_path / "replay.png")
+    assert "TTFT p99" in laid_out(record, 200)
+    (cell,) = record["cells"]
+    assert cell["replay"]["requests"] == 4
+    requests = cell["samples"][0]["requests"]
+    assert [r["submitted"] for r in requests] == pytest.approx([0, 0, 0.2, 0.3])
+    assert [len(r["times"]) for r in requests] == [3, 3, 3, 2]
+    assert all(r["times"][0] > r["submitted"] for r in requests)
+    assert cell["requests"]["ttft"]["n"] == 4
+    assert cell["goodput"] == pytest.approx(4 / cell["replay"]["seconds"], rel=1e-3)
