@@ -163,3 +163,14 @@ def test_tiled_attention_on_simdgroup_matrices(
     header = "steel/attn/kernels/steel_attention.h"
     program = kernels_of(tmp_path, header, [("attention", kernel)], language=400)
     tiled_attention(program, kind, 32, bk, 128, dim=64, order=order)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("kind", ["float", "half"])
+def test_tiled_attention_on_the_model_of_tensor_units(
+    tmp_path: Path, kind: str, order: int
+) -> None:
+    kernel = f"attention_nax<{kind}, 64, 32, 64, 64, 4, 1, {kind}, float>"
+    header = "steel/attn/kernels/steel_attention_nax.h"
+    program = kernels_of(tmp_path, header, [("attention", kernel)], language=400)
+    tiled_attention(program, kind, 64, 32, 128, dim=64, order=order)
