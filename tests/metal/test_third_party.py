@@ -111,10 +111,7 @@ def test_vector_attention_in_two_passes(tmp_path: Path, kind: str) -> None:
 
 
 ATTENTION_PARAMS = np.dtype(
-    [
-        (name, np.int32)
-        for name in ["B", "H", "D", "qL", "kL", "gqa_factor"]
-    ]
+    [(name, np.int32) for name in ["B", "H", "D", "qL", "kL", "gqa_factor"]]
     + [("scale", np.float32)]
     + [
         (name, np.int32)
@@ -128,9 +125,7 @@ def tiled_attention(
     program: softmetal.Program, kind: str, bq: int, bk: int, threads: int, *, dim: int, order: int
 ) -> None:
     heads, kv_heads, tokens, context = 2, 1, 45, 83
-    q, k, v = random(
-        kind, (heads, tokens, dim), (kv_heads, context, dim), (kv_heads, context, dim)
-    )
+    q, k, v = random(kind, (heads, tokens, dim), (kv_heads, context, dim), (kv_heads, context, dim))
     out = np.zeros_like(q)
     params = np.zeros(1, ATTENTION_PARAMS)
     values = {"B": 1, "H": heads, "D": dim, "qL": tokens, "kL": context}

@@ -1,9 +1,9 @@
 // Metal 4's tensor operations, what run mode and check mode have in common.
 //
 // A model of Apple's documentation (the comments of MPPTensorOpsMatMul2d.h), not of hardware: the
-// documentation leaves open how the elements of a cooperative tensor lie in the lanes. Here they lie
-// as MLX's kernels (steel/gemm/nax.h) rely on: 16x16 fragments, row after row of the matrix as it is
-// stored, eight elements of each to a lane.
+// documentation leaves open how the elements of a cooperative tensor lie in the lanes. Here they
+// lie as MLX's kernels (steel/gemm/nax.h) rely on: 16x16 fragments, row after row of the matrix as
+// it is stored, eight elements of each to a lane.
 #pragma once
 
 #include "traits.hpp"

@@ -101,8 +101,10 @@ struct matmul2d {
       const auto at = c.get_multidimensional_index(ushort(i));
       Sum sum = 0;
       for (uint inner = 0; inner < uint(k); ++inner)
-        sum += Sum(element<A, transpose_left ? m : k>(seen, &Operands::a, transpose_left, at[1], inner)) *
-               Sum(element<B, transpose_right ? k : n>(seen, &Operands::b, transpose_right, inner, at[0]));
+        sum += Sum(element<A, transpose_left ? m : k>(seen, &Operands::a, transpose_left, at[1],
+                                                      inner)) *
+               Sum(element<B, transpose_right ? k : n>(seen, &Operands::b, transpose_right, inner,
+                                                       at[0]));
       sums[i] = sum;
     }
     softmetal::wait(softmetal::kAtSimdOperation, "matmul2d", file, line);
@@ -112,11 +114,13 @@ struct matmul2d {
 
  private:
   template <class T, int Columns, class S, class O, class Tensor>
-  static T element(const S& seen, const Tensor* O::*operand, bool transposed, uint row, uint column) {
+  static T element(const S& seen, const Tensor* O::* operand, bool transposed, uint row,
+                   uint column) {
     const uint r = transposed ? column : row, c = transposed ? row : column;
     const O owner = seen.at(softmetal::fragment_lane(r % 16, c % 16));
     const uint fragment = r / 16 * (Columns / 16) + c / 16;
-    return (owner.*operand)->sm_elements[fragment * 8 + softmetal::fragment_element(r % 16, c % 16)];
+    return (owner.*operand)
+        ->sm_elements[fragment * 8 + softmetal::fragment_element(r % 16, c % 16)];
   }
 };
 
