@@ -32,10 +32,13 @@ PAMX_LIMIT uint32_t LARGEST_GQA_GROUP = 8;  // query heads of a KV head that gqa
 // ---- the machine ------------------------------------------------------------------------------
 
 PAMX_LIMIT uint32_t SIMD_WIDTH = 32;
-PAMX_LIMIT uint32_t LARGEST_THREADGROUP = 1024;      // threads
-PAMX_LIMIT uint32_t THREADGROUP_MEMORY = 32 * 1024;  // bytes
-PAMX_LIMIT uint32_t SIMDGROUPS_PER_CORE = 33;        // work that fills one GPU core
-PAMX_LIMIT uint64_t SCRATCH_CAP = 512ull << 20;      // bytes of partial results, one call
+PAMX_LIMIT uint32_t LARGEST_THREADGROUP = 1024;         // threads
+PAMX_LIMIT uint32_t THREADGROUP_MEMORY = 32 * 1024;     // bytes
+PAMX_LIMIT uint32_t SIMDGROUPS_PER_CORE = 33;           // work that fills one GPU core
+PAMX_LIMIT uint64_t SCRATCH_CAP = uint64_t(512) << 20;  // bytes of partial results, one call
+// Partitions of a row that split_kv_reduce merges: their weights, a float each, take half of the
+// threadgroup memory.
+PAMX_LIMIT uint32_t REDUCER_CAPACITY = 4096;
 
 // ---- softmax ----------------------------------------------------------------------------------
 
@@ -43,6 +46,19 @@ PAMX_LIMIT uint64_t SCRATCH_CAP = 512ull << 20;      // bytes of partial results
 PAMX_LIMIT float NO_MAXIMUM = -1.0e30f;  // a running maximum before the first score
 PAMX_LIMIT float MASKED = -3.0e38f;      // a score nobody sees: exp2(MASKED - NO_MAXIMUM) is 0
 PAMX_LIMIT float LOG2_E = 1.4426950408889634f;
+
+// ---- threadgroups of single kernels -------------------------------------------------------------
+
+PAMX_LIMIT uint32_t UNIFIED_SIMDGROUPS = 4;  // paged_attention
+PAMX_LIMIT uint32_t UNIFIED_TOKENS = 32;  // a simdgroup of it takes at a time; divides partitions
+PAMX_LIMIT uint32_t PREFILL_TOKENS = 32;  // query tokens of prefill_tiled: 8 a simdgroup
+PAMX_LIMIT uint32_t PREFILL_NAX_TOKENS = 64;  // query tokens of prefill_nax: 16 a simdgroup
+PAMX_LIMIT uint32_t MLA_SIMDGROUPS = 8;       // mla_decode and mla_prefill
+PAMX_LIMIT uint32_t MLA_DECODE_HEADS = 16;    // query heads of mla_decode
+PAMX_LIMIT uint32_t MLA_PREFILL_TOKENS = 4;   // query tokens of mla_prefill, 8 heads each
+PAMX_LIMIT uint32_t REDUCER_THREADS = 256;    // split_kv_reduce
+PAMX_LIMIT uint32_t PAGES_THREADS = 256;      // kv_write, copy_blocks, gather_blocks
+PAMX_LIMIT uint32_t COPY_BYTES = 16;          // a thread of these moves at once
 
 }  // namespace limits
 }  // namespace pamx

@@ -17,6 +17,15 @@ inline int32_t one_token(const LaunchShape&) { return 1; }
 const char* metal_type(Dtype dtype);
 const char* short_name(Dtype dtype);
 
+// Why no attention kernel can serve the shape's heads, dims, pages and types; empty: one might.
+std::string why_not_attention(const LaunchShape& shape);
+
+// Whether pools of this type may lie below rows of the other: the same, or 16 bits below float32.
+bool stores(Dtype pool_dtype, Dtype dtype);
+
+// template [[host_name("<name>")]] [[kernel]] decltype(<kernel>) <kernel>;
+std::string instantiation_of(const std::string& name, const std::string& kernel);
+
 extern const Family kPagedAttention;  // paged_attention
 extern const Family kGqaDecode;       // both forms of gqa_decode
 extern const Family kSplitKvReduce;   // split_kv_reduce

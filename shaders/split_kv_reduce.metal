@@ -1,0 +1,88 @@
+// Merges the partitions of a row: the one reducer for every kernel that splits the context.
+//
+//   grid         (heads, rows, 1) threadgroups
+//   threadgroup  (REDUCER_THREADS, 1, 1), and num_partitions floats of threadgroup memory at 0
+//   buffers      kPartialOut, kPartialStats, kWorkRows, kParams, kOut of params.h; kSinks if
+//                HAS_SINKS: this is where the sink of a split row is counted, once
+//   constants    kHasSinks
+//
+// Algorithm: each partition weighs sum * exp2(maximum - top), with top the largest maximum of all
+// (Dao et al., "Flash-Decoding"; Milakov and Gimelshein, arXiv:1805.02867). A partition without
+// weight is not read. Which thread adds which partition is fixed, so that a row's bits do not
+// depend on num_partitions, which other rows decide. A row whose partitions are all empty is zeros.
+#include "params.h"
+#include "softmax.h"
+#include "types.h"
+
+using namespace metal;
+using namespace pamx;
+
+// The one feature of the reducer: not features.h, whose other constants would have to be set.
+constant bool has_sinks [[function_constant(kHasSinks)]];
+
+constant constexpr uint THREADS = limits::REDUCER_THREADS;
+constant constexpr uint SIMDGROUPS = THREADS / limits::SIMD_WIDTH;
+
+template <typename T, uint V_DIM>
+[[kernel]] void split_kv_reduce(
+    const device float4* partial_out [[buffer(kPartialOut)]],
+    const device float2* partial_stats [[buffer(kPartialStats)]], device T* out [[buffer(kOut)]],
+    const device float* sinks [[buffer(kSinks), function_constant(has_sinks)]],
+    const device WorkRow* work_rows [[buffer(kWorkRows)]],
+    constant AttentionParams& params [[buffer(kParams)]],
+    threadgroup float* weights [[threadgroup(0)]], uint3 group [[threadgroup_position_in_grid]],
+    uint thread_index [[thread_index_in_threadgroup]],
+    uint simdgroup [[simdgroup_index_in_threadgroup]], ushort lane [[thread_index_in_simdgroup]]) {
+  constexpr uint COLUMNS = V_DIM / 4;
+  constexpr uint TURNS = THREADS / COLUMNS;  // partitions that are added at the same time
+  threadgroup float2 parts[SIMDGROUPS];
+  threadgroup float4 outputs[TURNS * COLUMNS];
+  const uint head = group.x;
+  const uint partitions = params.num_partitions;
+  const ulong first = (ulong(group.y) * params.heads + head) * partitions;
+
+  float top = limits::NO_MAXIMUM;
+  for (uint i = thread_index; i < partitions; i += THREADS) {
+    top = max(top, partial_stats[first + i].x);
+  }
+  top = simd_max(top);
+  if (lane == 0) parts[simdgroup].x = top;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  for (uint i = 0; i < SIMDGROUPS; ++i) top = max(top, parts[i].x);
+
+  float sum = 0.0f;
+  for (uint i = thread_index; i < partitions; i += THREADS) {
+    const float2 part = partial_stats[first + i];
+    const float weight = part.y * rescale(part.x, top);
+    weights[i] = weight;
+    sum += weight;
+  }
+  sum = simd_sum(sum);
+  if (lane == 0) parts[simdgroup].y = sum;
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  float2 whole = float2(top, 0.0f);
+  for (uint i = 0; i < SIMDGROUPS; ++i) whole.y += parts[i].y;
+
+  const uint column = thread_index % COLUMNS, turn = thread_index / COLUMNS;
+  if (turn < TURNS) {
+    float4 output = float4(0.0f);
+    for (uint i = turn; i < partitions; i += TURNS) {
+      const float weight = weights[i];
+      if (weight != 0.0f) {
+        output = fma(float4(weight), partial_out[(first + i) * COLUMNS + column], output);
+      }
+    }
+    outputs[thread_index] = output;
+  }
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+  if (turn != 0) return;
+
+  float4 output = outputs[column];
+  for (uint i = 1; i < TURNS; ++i) output += outputs[i * COLUMNS + column];
+  if (has_sinks) {
+    whole = with_sink(whole, sinks[head]);
+    output *= rescale(top, whole.x);
+  }
+  const ulong token = work_rows[group.y].first_token;
+  store4(out + (token * params.heads + head) * V_DIM + column * 4, output * inverse(whole.y));
+}
