@@ -111,10 +111,7 @@ def test_vector_attention_in_two_passes(tmp_path: Path, kind: str) -> None:
 
 
 ATTENTION_PARAMS = np.dtype(
-    [
-        (name, np.int32)
-        for name in ["B", "H", "D", "qL", "kL", "gqa_factor"]
-    ]
+    [(name, np.int32) for name in ["B", "H", "D", "qL", "kL", "gqa_factor"]]
     + [("scale", np.float32)]
     + [
         (name, np.int32)
@@ -128,9 +125,7 @@ def tiled_attention(
     program: softmetal.Program, kind: str, bq: int, bk: int, threads: int, *, dim: int, order: int
 ) -> None:
     heads, kv_heads, tokens, context = 2, 1, 45, 83
-    q, k, v = random(
-        kind, (heads, tokens, dim), (kv_heads, context, dim), (kv_heads, context, dim)
-    )
+    q, k, v = random(kind, (heads, tokens, dim), (kv_heads, context, dim), (kv_heads, context, dim))
     out = np.zeros_like(q)
     params = np.zeros(1, ATTENTION_PARAMS)
     values = {"B": 1, "H": heads, "D": dim, "qL": tokens, "kL": context}
@@ -163,3 +158,14 @@ def test_tiled_attention_on_simdgroup_matrices(
     header = "steel/attn/kernels/steel_attention.h"
     program = kernels_of(tmp_path, header, [("attention", kernel)], language=400)
     tiled_attention(program, kind, 32, bk, 128, dim=64, order=order)
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("kind", ["float", "half"])
+def test_tiled_attention_on_the_model_of_tensor_units(
+    tmp_path: Path, kind: str, order: int
+) -> None:
+    kernel = f"attention_nax<{kind}, 64, 32, 64, 64, 4, 1, {kind}, float>"
+    header = "steel/attn/kernels/steel_attention_nax.h"
+    program = kernels_of(tmp_path, header, [("attention", kernel)], language=400)
+    tiled_attention(program, kind, 64, 32, 128, dim=64, order=order)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from .build import compiled
@@ -21,7 +21,7 @@ from .toolchain import missing
 __all__ = ["LintError", "MetalError", "Program", "check", "compile", "missing"]
 
 
-def compile(
+def compile(  # noqa: A001
     path: str | os.PathLike[str],
     instantiations: Sequence[str] = (),
     language: int = 310,
@@ -42,7 +42,7 @@ def compile(
     return _program(compiled(Path(path), instantiations, language, include))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _program(path: Path) -> Program:
     return Program(path)
 

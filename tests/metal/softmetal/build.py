@@ -123,13 +123,11 @@ def compiled(
     flags = [*_COMMON_FLAGS, *_SHADER_FLAGS, standard(language), *include_flags()]
     flags += [*precompiled("run.hpp", flags), *extra_headers(text, "run")]
     try:
-        _run(
-            [toolchain.COMPILER, "-x", "c++", *flags, "-c", str(cpp)], cpp.with_suffix(".o")
-        )
+        _run([toolchain.COMPILER, "-x", "c++", *flags, "-c", str(cpp)], cpp.with_suffix(".o"))
         objects = [str(cpp.with_suffix(".o")), *map(str, runtime())]
         link = ["-shared", "-fuse-ld=lld", "--rtlib=compiler-rt", "-Wl,-z,defs", "-lm"]
-        _run([f"{toolchain.COMPILER}", *objects, *link], library)
-        os.replace(library, out)
+        _run([toolchain.COMPILER, *objects, *link], library)
+        library.replace(out)
     finally:
         for leftover in (cpp, cpp.with_suffix(".o"), library):
             leftover.unlink(missing_ok=True)
@@ -145,14 +143,14 @@ def precompiled(header: str, flags: list[str]) -> list[str]:
         temporary = out.with_suffix(f".{os.getpid()}")
         command = [toolchain.COMPILER, *flags, "-xc++-header", "-Xclang", "-fno-pch-timestamp"]
         _run([*command, str(toolchain.INCLUDE / "softmetal" / header)], temporary)
-        os.replace(temporary, out)
+        temporary.replace(out)
     return ["-include-pch", str(out)]
 
 
 def runtime() -> list[Path]:
     """The objects that every program is linked with."""
     folder = toolchain.BUILD / f"runtime-{_digest('', 0)}"
-    sources = sorted(toolchain.RUNTIME.glob("*.cpp")) + [toolchain.RUNTIME / "switch.S"]
+    sources = [*sorted(toolchain.RUNTIME.glob("*.cpp")), toolchain.RUNTIME / "switch.S"]
     objects = []
     for source in sources:
         out = folder / f"{source.name}.o"
@@ -168,7 +166,7 @@ def runtime() -> list[Path]:
             [toolchain.COMPILER, *_COMMON_FLAGS, *visible, *language_flags, "-c", str(source)],
             temporary,
         )
-        os.replace(temporary, out)
+        temporary.replace(out)
     return objects
 
 
@@ -218,4 +216,4 @@ def _run(command: list[str], out: Path) -> None:
 def _publish(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_bytes(data)
-    os.replace(temporary, path)
+    temporary.replace(path)

@@ -12,7 +12,7 @@ _TYPES = {"struct", "class", "union", "enum"}
 
 
 def references(tokens: Tokens) -> dict[str, set[str]]:
-    """Name declared: identifiers in its declaration. Overloads and specialisations share one set."""
+    """Identifiers in the declaration of each name. Overloads and specialisations share a set."""
     named: dict[str, set[str]] = {}
     for first, end in declarations(tokens):
         name = _declared(tokens, first, end)
@@ -74,7 +74,7 @@ def _declared(t: Tokens, first: int, end: int) -> str:
         word = t.word(i)
         if word in _TYPES and last not in ("enum",) and _WORD.fullmatch(t.word(i + 1)):
             at = i + 1 if t.word(i + 1) not in _TYPES else i + 2
-            if "{" in t.words[at : end]:
+            if "{" in t.words[at:end]:
                 return t.word(at)
         if word == "[[":
             i = t.attribute_end(i)

@@ -31,6 +31,7 @@ POSITIONS = {
     "dispatch_simdgroups_per_threadgroup",
     "threads_per_simdgroup",
 }
+_BEFORE_CONSTANT = {";", "}", "{", "", "static"}
 _KERNEL_ATTRIBUTES = {"kernel", "host_name", "max_total_threads_per_threadgroup"}
 _PARAMETER_ATTRIBUTES = {"function_constant", "maybe_unused"}
 
@@ -351,7 +352,11 @@ class Translator:
             ):
                 i = self.kernel(i)
                 continue
-            elif word == "constant" and all(scopes) and t.word(i - 1) in (";", "}", "{", "", "static"):
+            elif (
+                word == "constant"
+                and all(scopes)
+                and t.word(i - 1) in (";", "}", "{", "", "static")
+            ):
                 i = self.constant(i)
                 continue
             elif word == "threadgroup" and t.word(i - 1) in (";", "{", "}", ")"):

@@ -1,33 +1,36 @@
-// Declarations of mpp::tensor_ops::matmul2d with Metal's address spaces.
+// matmul2d on cooperative tensors, declared: tensor_ops.hpp.
 #pragma once
+#pragma clang system_header
 
-#include "tensor_ops_descriptor.hpp"
+#include "tensor_ops.hpp"
 
 namespace mpp {
 namespace tensor_ops {
 
-template <class T, int Rows, int Columns>
-struct RegisterOperand {
-  T elements[Rows * Columns / 32];
-  static constexpr ushort get_capacity() { return Rows * Columns / 32; }
-  static constexpr bool is_valid_element(ushort) { return true; }
-  thread T& operator[](ushort) thread;
-  const thread T& operator[](ushort) const thread;
+template <class T>
+struct sm_cooperative_tensor {
+  typedef T element_type;
+  T sm_elements[64];
+  sm_cooperative_tensor() {}
+  thread T& operator[](uint) thread;
+  const thread T& operator[](uint) const thread;
+  constexpr ushort get_capacity() const thread { return 64; }
+  bool get_mask(ushort) const thread;
+  bool is_valid_element(ushort) const thread;
+  ushort2 get_multidimensional_index(ushort) const thread;
 };
 
-template <uint Bits, class Scope>
-class matmul2d {
- public:
-  template <class L, class R, class D>
-  RegisterOperand<L, 16, 16> get_left_input_cooperative_tensor() thread const;
-  template <class L, class R, class D>
-  RegisterOperand<R, Described<Bits>::transpose_right ? 32 : 16,
-                  Described<Bits>::transpose_right ? 16 : 32>
-  get_right_input_cooperative_tensor() thread const;
-  template <class Left, class Right, class D>
-  RegisterOperand<D, 16, 32> get_destination_cooperative_tensor() thread const;
-  template <class Left, class Right, class Sums>
-  void run(thread Left& left, thread Right& right, thread Sums& sums) thread const;
+template <ulong Descriptor, class Scope>
+struct matmul2d {
+  template <class A, class B, class C>
+  sm_cooperative_tensor<A> get_left_input_cooperative_tensor() const thread;
+  template <class A, class B, class C>
+  sm_cooperative_tensor<B> get_right_input_cooperative_tensor() const thread;
+  template <class Left, class Right, class C>
+  sm_cooperative_tensor<C> get_destination_cooperative_tensor() const thread;
+  template <class A, class B, class C>
+  void run(thread const sm_cooperative_tensor<A>&, thread const sm_cooperative_tensor<B>&,
+           thread sm_cooperative_tensor<C>&) const thread;
 };
 
 }  // namespace tensor_ops
