@@ -40,6 +40,14 @@ def sources(pattern: str) -> list[Path]:
     return sorted(p for p in NATIVE.rglob(pattern) if not skipped & set(p.parents))
 
 
+def attention_sources() -> list[Path]:
+    """Of those, what the attention and page operations need: about half."""
+    others = {NATIVE / "cpu" / name for name in ("block", "linear", "small")}
+    others |= {NATIVE / "mlx" / f"{name}.cpp" for name in ("blocks", "linear", "small")}
+    found = [*sources("*.cpp"), *sources("*.mm")]
+    return [p for p in found if p not in others and not others & set(p.parents)]
+
+
 def compile_all(files: Sequence[Path], flags: Sequence[str] = ()) -> list[Path]:
     """Objects of the files.
 
