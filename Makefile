@@ -9,7 +9,7 @@ BIN := .venv/bin
 BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*')
 CXX_FILES = $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 
-.PHONY: chat test test-metal-all install lint sanitize tsan test-neon clean
+.PHONY: chat test test-metal-all test-metal-mac install lint sanitize tsan test-neon clean
 
 chat: install
 	@$(BIN)/pamx chat
@@ -20,6 +20,11 @@ test: .venv/dev lint sanitize tsan test-neon
 # Every specialisation of the shaders; `make test` takes a covering set.
 test-metal-all: .venv/dev
 	$(BIN)/python -m pytest -m metal_all tests/metal
+
+# On a Mac: the Metal suite on the GPU, and build/metal-report.md to attach to an issue.
+test-metal-mac: .venv/dev
+	@[ "$$(uname -s)" = Darwin ] || { echo "make: this needs a Mac; here, make test runs the same tests in software" >&2; exit 1; }
+	PYTHONPATH=tests $(BIN)/python -m metal.host.report
 
 # One stamp for each kind of installation, so that asking for the other kind installs again.
 KIND := $(if $(PAMX_NO_NATIVE),plain,native)

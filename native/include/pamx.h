@@ -575,3 +575,17 @@ int pamx_metal_gather(const pamx_metal_buffer* pool, const int32_t* block_table,
 /* Bytes of partial results that this library keeps or lends out; at most the cap of
  * shaders/limits.h. */
 int pamx_metal_scratch_bytes(int64_t* bytes);
+
+/* What a dispatch reads or writes at a buffer index: a buffer from an offset, or bytes. */
+typedef struct {
+  int32_t index;
+  const pamx_metal_buffer* buffer; /* null: bytes */
+  int64_t offset;                  /* in bytes */
+  const void* bytes;               /* at most 4,096, copied */
+  int64_t size;                    /* of bytes */
+} pamx_metal_binding;
+
+/* Runs one dispatch as it stands and waits for it: for tests and measurements of single kernels.
+ * Fields of the launch that say nothing about its grid, function and constants are not read. */
+int pamx_metal_run(const pamx_launch* launch, const pamx_metal_binding* bindings, int32_t count,
+                   double* gpu_seconds);

@@ -40,11 +40,15 @@ extern "C" int pamx_metal_buffer_create(int64_t bytes, pamx_metal_buffer** out) 
 }
 
 extern "C" void* pamx_metal_buffer_data(const pamx_metal_buffer* buffer) {
-  return buffer ? buffer->data() : nullptr;
+  @autoreleasepool {  // the compiler keeps a buffer for the caller of `contents`
+    return buffer ? buffer->data() : nullptr;
+  }
 }
 
 extern "C" int64_t pamx_metal_buffer_bytes(const pamx_metal_buffer* buffer) {
-  return buffer ? static_cast<int64_t>(buffer->bytes()) : 0;
+  @autoreleasepool {
+    return buffer ? static_cast<int64_t>(buffer->bytes()) : 0;
+  }
 }
 
 extern "C" void pamx_metal_buffer_free(pamx_metal_buffer* buffer) {

@@ -199,6 +199,58 @@ void gather(const pamx_metal_buffer* pool, const int32_t* block_table, int32_t n
   });
 }
 
+plan::Launch launch_from(const pamx_launch& given) {
+  require(given.source && given.function && given.instantiation,
+          "source, function and instantiation must not be null");
+  plan::Launch launch;
+  launch.source = given.source;
+  launch.function = given.function;
+  launch.instantiation = given.instantiation;
+  launch.constant_mask = given.constant_mask;
+  launch.has_window = given.has_window != 0;
+  launch.has_softcap = given.has_softcap != 0;
+  launch.has_sinks = given.has_sinks != 0;
+  launch.block_size = given.block_size;
+  for (size_t i = 0; i < 3; ++i) {
+    launch.grid[i] = given.grid[i];
+    launch.threadgroup[i] = given.threadgroup[i];
+  }
+  launch.threadgroup_bytes = given.threadgroup_bytes;
+  return launch;
+}
+
+void bind(KernelEncoder& encoder, const pamx_metal_binding& binding) {
+  const auto index = static_cast<uint32_t>(binding.index);
+  if (binding.buffer) {
+    const auto offset = static_cast<uint64_t>(binding.offset);
+    encoder.set_output(index, {binding.buffer->buffer.handle(), offset});
+  } else {
+    encoder.set_bytes(index, binding.bytes, static_cast<size_t>(binding.size));
+  }
+}
+
+double run(const pamx_launch& given, const pamx_metal_binding* bindings, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) {
+    const pamx_metal_binding& b = bindings[i];
+    require(b.index >= 0 && b.index <= 30, "buffer indices are 0 to 30");
+    if (b.buffer) {
+      require(b.offset >= 0, "an offset is negative");
+      check_size(b.buffer, "a bound buffer", static_cast<uint64_t>(b.offset) + 1);
+    } else {
+      require(b.bytes && b.size >= 1 && b.size <= 4096, "1 to 4,096 bytes can be bound");
+    }
+  }
+  const plan::Launch launch = launch_from(given);
+  Standalone& own = standalone();
+  const Pipeline pipeline = own.gpu.library.pipeline(launch);
+  return own.commands.run([&](KernelEncoder& encoder) {
+    encoder.set_pipeline(pipeline);
+    for (int32_t i = 0; i < count; ++i) bind(encoder, bindings[i]);
+    if (launch.threadgroup_bytes) encoder.set_threadgroup_memory(launch.threadgroup_bytes);
+    encoder.dispatch(launch.grid, launch.threadgroup);
+  });
+}
+
 template <class Body>
 int entry(Body&& body) {
   @autoreleasepool {
@@ -264,5 +316,15 @@ extern "C" int pamx_metal_scratch_bytes(int64_t* bytes) {
   return entry([&] {
     pamx::require(bytes != nullptr, "the place for the number is null");
     *bytes = static_cast<int64_t>(pamx::metal::standalone().scratch.held_bytes());
+  });
+}
+
+extern "C" int pamx_metal_run(const pamx_launch* launch, const pamx_metal_binding* bindings,
+                              int32_t count, double* gpu_seconds) {
+  return entry([&] {
+    pamx::require(launch && (bindings || count == 0) && count >= 0,
+                  "launch and bindings must not be null");
+    const double seconds = pamx::metal::run(*launch, bindings, count);
+    if (gpu_seconds) *gpu_seconds = seconds;
   });
 }

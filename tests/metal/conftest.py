@@ -1,7 +1,12 @@
-"""Tests of shaders run where the software Metal does; elsewhere they are skipped, saying why."""
+"""Where shaders run: on the software Metal, on a Mac on its GPU, and elsewhere not, saying why.
+
+On a Mac the tests of kernels get programs of the real device under the software Metal's interface;
+the tests of the software Metal itself are for Linux.
+"""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +14,23 @@ import pytest
 from metal import softmetal
 
 HERE = Path(__file__).parent
+HOST = HERE / "host"  # chooses its device itself
+KERNELS = {
+    "test_gqa_decode",
+    "test_mla",
+    "test_nax",
+    "test_pages",
+    "test_paged_attention",
+    "test_prefill",
+    "test_split_kv_reduce",
+}
+
+
+def pytest_configure() -> None:
+    if sys.platform == "darwin":
+        from metal.host import device_program
+
+        softmetal.compile = device_program.compile  # type: ignore[assignment]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -16,5 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if reason is None:
         return
     for item in items:
-        if HERE in item.path.parents:
+        on_gpu = sys.platform == "darwin" and item.path.stem in KERNELS
+        if HERE in item.path.parents and HOST not in item.path.parents and not on_gpu:
             item.add_marker(pytest.mark.skip(reason=reason))
