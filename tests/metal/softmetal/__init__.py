@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from .build import compiled
@@ -21,8 +21,11 @@ from .toolchain import missing
 __all__ = ["LintError", "MetalError", "Program", "check", "compile", "missing"]
 
 
-def compile(
-    path: str | os.PathLike[str], instantiations: Sequence[str] = (), language: int = 310
+def compile(  # noqa: A001
+    path: str | os.PathLike[str],
+    instantiations: Sequence[str] = (),
+    language: int = 310,
+    include: Sequence[Path] = (),
 ) -> Program:
     """Compiles a shader, or finds what was compiled of the same text.
 
@@ -31,14 +34,15 @@ def compile(
         instantiations: appended to it, such as
             `template [[host_name("x")]] [[kernel]] decltype(k<half, 128>) k<half, 128>;`.
         language: 310 for Metal 3.1, 400 for Metal 4.
+        include: folders to look for headers in, after the shader's own.
 
     Raises:
         MetalError: with the compiler's message.
     """
-    return _program(compiled(Path(path), instantiations, language))
+    return _program(compiled(Path(path), instantiations, language, include))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _program(path: Path) -> Program:
     return Program(path)
 

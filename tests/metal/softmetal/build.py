@@ -57,7 +57,9 @@ def standard(language: int) -> str:
     return "-std=c++17" if language >= 400 else "-std=c++14"
 
 
-def preprocess(path: Path, instantiations: Sequence[str], language: int) -> str:
+def preprocess(
+    path: Path, instantiations: Sequence[str], language: int, include: Sequence[Path] = ()
+) -> str:
     """The shader's text with its includes, and the instantiations behind it.
 
     Raises:
@@ -66,6 +68,7 @@ def preprocess(path: Path, instantiations: Sequence[str], language: int) -> str:
     text = f'#include "{path.resolve()}"\n#line 1 "<instantiations>"\n' + "\n".join(instantiations)
     command = [toolchain.COMPILER, "-E", "-x", "c++", standard(language)]
     command += ["-nostdinc", "-nostdinc++", f"-isystem{toolchain.INCLUDE / 'stubs'}"]
+    command += [f"-I{folder}" for folder in include]
     command += ["-D__METAL__=1", f"-D__METAL_VERSION__={language}", "-D__HAVE_BFLOAT__=1"]
     command += ["-U__linux__", "-U__x86_64__", "-"]
     run = subprocess.run(command, input=text + "\n", capture_output=True, text=True, check=False)
@@ -95,13 +98,15 @@ def extra_headers(text: str, mode: str) -> list[str]:
     return ["-include", str(toolchain.INCLUDE / "softmetal" / f"tensor_ops_{mode}.hpp")]
 
 
-def compiled(path: Path, instantiations: Sequence[str], language: int) -> Path:
+def compiled(
+    path: Path, instantiations: Sequence[str], language: int, include: Sequence[Path] = ()
+) -> Path:
     """The shared library of a shader, built if there is none of this text yet.
 
     Raises:
         MetalError: with the compiler's message.
     """
-    text = preprocess(path, instantiations, language)
+    text = preprocess(path, instantiations, language, include)
     out = toolchain.BUILD / f"{_digest(_MARKER.sub('', text), language)}.so"
     if out.exists():
         return out
@@ -118,13 +123,11 @@ def compiled(path: Path, instantiations: Sequence[str], language: int) -> Path:
     flags = [*_COMMON_FLAGS, *_SHADER_FLAGS, standard(language), *include_flags()]
     flags += [*precompiled("run.hpp", flags), *extra_headers(text, "run")]
     try:
-        _run(
-            [toolchain.COMPILER, "-x", "c++", *flags, "-c", str(cpp)], cpp.with_suffix(".o")
-        )
+        _run([toolchain.COMPILER, "-x", "c++", *flags, "-c", str(cpp)], cpp.with_suffix(".o"))
         objects = [str(cpp.with_suffix(".o")), *map(str, runtime())]
         link = ["-shared", "-fuse-ld=lld", "--rtlib=compiler-rt", "-Wl,-z,defs", "-lm"]
-        _run([f"{toolchain.COMPILER}", *objects, *link], library)
-        os.replace(library, out)
+        _run([toolchain.COMPILER, *objects, *link], library)
+        library.replace(out)
     finally:
         for leftover in (cpp, cpp.with_suffix(".o"), library):
             leftover.unlink(missing_ok=True)
@@ -140,14 +143,14 @@ def precompiled(header: str, flags: list[str]) -> list[str]:
         temporary = out.with_suffix(f".{os.getpid()}")
         command = [toolchain.COMPILER, *flags, "-xc++-header", "-Xclang", "-fno-pch-timestamp"]
         _run([*command, str(toolchain.INCLUDE / "softmetal" / header)], temporary)
-        os.replace(temporary, out)
+        temporary.replace(out)
     return ["-include-pch", str(out)]
 
 
 def runtime() -> list[Path]:
     """The objects that every program is linked with."""
     folder = toolchain.BUILD / f"runtime-{_digest('', 0)}"
-    sources = sorted(toolchain.RUNTIME.glob("*.cpp")) + [toolchain.RUNTIME / "switch.S"]
+    sources = [*sorted(toolchain.RUNTIME.glob("*.cpp")), toolchain.RUNTIME / "switch.S"]
     objects = []
     for source in sources:
         out = folder / f"{source.name}.o"
@@ -163,7 +166,7 @@ def runtime() -> list[Path]:
             [toolchain.COMPILER, *_COMMON_FLAGS, *visible, *language_flags, "-c", str(source)],
             temporary,
         )
-        os.replace(temporary, out)
+        temporary.replace(out)
     return objects
 
 
@@ -213,4 +216,4 @@ def _run(command: list[str], out: Path) -> None:
 def _publish(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(f".{os.getpid()}")
     temporary.write_bytes(data)
-    os.replace(temporary, path)
+    temporary.replace(path)

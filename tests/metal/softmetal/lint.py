@@ -1,8 +1,8 @@
 """What the Metal compiler would refuse in a shader, and a CPU compiler would not.
 
 The shader is parsed as clang's C++ for OpenCL (PyPI's libclang), whose address spaces follow the
-rules of Metal's: the first pass takes the parser's errors. The second walks the syntax tree for what
-Metal leaves out of C++.
+rules of Metal's: the first pass takes the parser's errors. The second walks the syntax tree for
+what Metal leaves out of C++.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FLAGS += ["-Wno-invalid-constexpr", "-include", str(toolchain.INCLUDE / "softme
 def check(path: Path, instantiations: Sequence[str], language: int) -> None:
     """Raises LintError if either pass finds something, MetalError if the shader cannot be read."""
     text = preprocess(path, instantiations, language)
-    source = translate(text).render()
+    source = translate(text).render(erase_spaces=False)
     flags = [*_FLAGS, *include_flags(), *extra_headers(text, "check")]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "shader.clcpp"
@@ -112,8 +112,10 @@ class _Tree:
             yield f"{place}: error: '{c.spelling}' is a pointer without an address space"
         if "double" in c.type.get_canonical().spelling.split():
             yield f"{place}: error: '{c.spelling}' is a double, which Metal does not have"
-        if program_scope and c.kind == self.kinds.VAR_DECL and not (
-            "__constant" in spelling or "const __global" in spelling
+        if (
+            program_scope
+            and c.kind == self.kinds.VAR_DECL
+            and not ("__constant" in spelling or "const __global" in spelling)
         ):
             yield f"{place}: error: '{c.spelling}' at program scope is not in constant memory"
 

@@ -146,7 +146,7 @@ class Program:
             library.softmetal_set_constant(constant.index, value.ctypes.data, size)
 
     def _line(self, offset: int) -> str:
-        """ (file:line) of a fault, where addr2line is installed."""
+        """(file:line) of a fault, where addr2line is installed."""
         tool = shutil.which("addr2line")
         if not offset or not tool:
             return ""

@@ -42,4 +42,6 @@ def version() -> str:
 def sources() -> bytes:
     """All that a built program depends on, beside the shader."""
     files = [p for p in sorted(HERE.rglob("*")) if p.is_file() and p.suffix != ".pyc"]
-    return b"\0".join(p.relative_to(HERE).as_posix().encode() + b"\0" + p.read_bytes() for p in files)
+    return b"\0".join(
+        p.relative_to(HERE).as_posix().encode() + b"\0" + p.read_bytes() for p in files
+    )

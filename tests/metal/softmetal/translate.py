@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .errors import MetalError
-from .references import references
+from .references import references, same_without_spaces
 from .tokens import Tokens
 
 POSITIONS = {
@@ -31,6 +31,7 @@ POSITIONS = {
     "dispatch_simdgroups_per_threadgroup",
     "threads_per_simdgroup",
 }
+_BEFORE_CONSTANT = {";", "}", "{", "", "static"}
 _KERNEL_ATTRIBUTES = {"kernel", "host_name", "max_total_threads_per_threadgroup"}
 _PARAMETER_ATTRIBUTES = {"function_constant", "maybe_unused"}
 
@@ -94,9 +95,14 @@ class Translation:
         self,
         after_kernel: Callable[[Kernel], str] = lambda _: "",
         after_instance: Callable[[int, Instance], str] = lambda _n, _i: "",
+        erase_spaces: bool = True,
     ) -> str:
         """The text, with what the mode wants said behind each kernel and each instance."""
         edits = list(self.edits)
+        for first, end in same_without_spaces(self.tokens) if erase_spaces else ():
+            a, b = self.tokens.spans[first][0], self.tokens.spans[end - 1][1]
+            edits = [e for e in edits if not a <= e[0] < b]
+            edits.append((a, b, "\n" * self.tokens.text.count("\n", a, b)))
         for kernel in self.kernels.values():
             at = self.tokens.spans[kernel.body[1]][1]
             edits.append((at, at, after_kernel(kernel)))
@@ -154,6 +160,11 @@ class Translator:
                 indices.append(i)
                 i += 1
         return indices
+
+    def is_position(self, i: int) -> bool:
+        """Whether the attribute at i binds a parameter: of a plain function, that means nothing."""
+        names = {a.name for a in self.attributes(i, self.tokens.attribute_end(i))}
+        return bool(names & (POSITIONS | {"buffer", "threadgroup"}))
 
     def strip_attributes(self, first: int, end: int) -> None:
         i = first
@@ -328,6 +339,11 @@ class Translator:
                 scopes.append(_opens_namespace(t, i))
             elif word == "}" and scopes:
                 scopes.pop()
+            elif word == "[[" and self.is_position(i):
+                stop = t.attribute_end(i)
+                self.replace(i, stop, "")
+                i = stop
+                continue
             elif word == "template" and t.word(i + 1) != "<":
                 i = self.instantiation(i)
                 continue
@@ -336,7 +352,11 @@ class Translator:
             ):
                 i = self.kernel(i)
                 continue
-            elif word == "constant" and all(scopes) and t.word(i - 1) in (";", "}", "{", "", "static"):
+            elif (
+                word == "constant"
+                and all(scopes)
+                and t.word(i - 1) in (";", "}", "{", "", "static")
+            ):
                 i = self.constant(i)
                 continue
             elif word == "threadgroup" and t.word(i - 1) in (";", "{", "}", ")"):

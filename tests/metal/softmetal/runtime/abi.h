@@ -20,7 +20,7 @@ struct softmetal_launch {
   // seed of a random one.
   uint32_t order;
   uint32_t reserved;
-  uint64_t switches;     // out: fibre switches
+  uint64_t switches;      // out: fibre switches
   uint64_t fault_offset;  // out: where the code faulted, from the start of the library; 0: nowhere
 };
 

@@ -84,8 +84,8 @@ void handle(int number, siginfo_t* info, void* context_) {
 }
 
 unsigned char* reserve_absent() {
-  void* p = mmap(nullptr, kAbsentBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                 0);
+  void* p =
+      mmap(nullptr, kAbsentBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return static_cast<unsigned char*>(p);
 }
 
@@ -98,7 +98,7 @@ FaultHandler::FaultHandler() {
   stack.ss_sp = signal_stack;
   stack.ss_size = sizeof signal_stack;
   sigaltstack(&stack, &saved_stack);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   for (int i = 0; i < 4; ++i) sigaction(kSignals[i], &action, &saved[i]);

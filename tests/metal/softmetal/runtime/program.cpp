@@ -9,7 +9,6 @@
 
 namespace softmetal {
 
-
 namespace {
 
 struct KernelEntry {

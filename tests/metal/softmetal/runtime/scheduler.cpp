@@ -159,7 +159,8 @@ void run_threadgroup(Order& order) {
     for (uint32_t i = 0; i < group.threads; ++i) group.lanes[i].state = kReady;
   }
   for (uint32_t i = 0; i < group.threads; ++i)
-    if (canary(i) != kCanary) fail("thread %u used more than %zu KiB of stack", i, kStackBytes >> 10);
+    if (canary(i) != kCanary)
+      fail("thread %u used more than %zu KiB of stack", i, kStackBytes >> 10);
 }
 
 }  // namespace
@@ -176,8 +177,9 @@ void wait(State state, const char* operation, const char* file, uint line) {
 void fail(const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  const int n = snprintf(launch.error, sizeof launch.error, "threadgroup (%u, %u, %u): ",
-                         group.position[0], group.position[1], group.position[2]);
+  const int n =
+      snprintf(launch.error, sizeof launch.error, "threadgroup (%u, %u, %u): ", group.position[0],
+               group.position[1], group.position[2]);
   vsnprintf(launch.error + n, sizeof launch.error - size_t(n), format, arguments);
   va_end(arguments);
   siglongjmp(launch.failed, 1);

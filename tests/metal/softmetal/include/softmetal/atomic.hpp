@@ -27,17 +27,26 @@ typedef atomic<float> atomic_float;
 typedef atomic<bool> atomic_bool;
 
 #ifdef SM_CHECK
-#define SM_ATOMIC(S)                                                                           \
-  template <class T> T atomic_load_explicit(const volatile S atomic<T>*, memory_order);        \
-  template <class T, class U> void atomic_store_explicit(volatile S atomic<T>*, U, memory_order); \
-  template <class T, class U> T atomic_exchange_explicit(volatile S atomic<T>*, U, memory_order); \
-  template <class T, class U> T atomic_fetch_add_explicit(volatile S atomic<T>*, U, memory_order); \
-  template <class T, class U> T atomic_fetch_sub_explicit(volatile S atomic<T>*, U, memory_order); \
-  template <class T, class U> T atomic_fetch_max_explicit(volatile S atomic<T>*, U, memory_order); \
-  template <class T, class U> T atomic_fetch_min_explicit(volatile S atomic<T>*, U, memory_order); \
-  template <class T, class U> T atomic_fetch_and_explicit(volatile S atomic<T>*, U, memory_order); \
-  template <class T, class U> T atomic_fetch_or_explicit(volatile S atomic<T>*, U, memory_order); \
-  template <class T, class U>                                                                  \
+#define SM_ATOMIC(S)                                                                            \
+  template <class T>                                                                            \
+  T atomic_load_explicit(const volatile S atomic<T>*, memory_order);                            \
+  template <class T, class U>                                                                   \
+  void atomic_store_explicit(volatile S atomic<T>*, U, memory_order);                           \
+  template <class T, class U>                                                                   \
+  T atomic_exchange_explicit(volatile S atomic<T>*, U, memory_order);                           \
+  template <class T, class U>                                                                   \
+  T atomic_fetch_add_explicit(volatile S atomic<T>*, U, memory_order);                          \
+  template <class T, class U>                                                                   \
+  T atomic_fetch_sub_explicit(volatile S atomic<T>*, U, memory_order);                          \
+  template <class T, class U>                                                                   \
+  T atomic_fetch_max_explicit(volatile S atomic<T>*, U, memory_order);                          \
+  template <class T, class U>                                                                   \
+  T atomic_fetch_min_explicit(volatile S atomic<T>*, U, memory_order);                          \
+  template <class T, class U>                                                                   \
+  T atomic_fetch_and_explicit(volatile S atomic<T>*, U, memory_order);                          \
+  template <class T, class U>                                                                   \
+  T atomic_fetch_or_explicit(volatile S atomic<T>*, U, memory_order);                           \
+  template <class T, class U>                                                                   \
   bool atomic_compare_exchange_weak_explicit(volatile S atomic<T>*, thread T*, U, memory_order, \
                                              memory_order);
 SM_ATOMIC(device)
@@ -52,13 +61,13 @@ template <class T, class U>
 inline void atomic_store_explicit(volatile atomic<T>* a, U x, memory_order) {
   a->sm_value = T(x);
 }
-#define SM_ATOMIC(name, value)                                              \
-  template <class T, class U>                                               \
+#define SM_ATOMIC(name, value)                                                  \
+  template <class T, class U>                                                   \
   inline T atomic_##name##_explicit(volatile atomic<T>* a, U x, memory_order) { \
-    const T old = a->sm_value;                                              \
-    const T with = T(x);                                                    \
-    a->sm_value = T(value);                                                 \
-    return old;                                                             \
+    const T old = a->sm_value;                                                  \
+    const T with = T(x);                                                        \
+    a->sm_value = T(value);                                                     \
+    return old;                                                                 \
   }
 SM_ATOMIC(exchange, with)
 SM_ATOMIC(fetch_add, old + with)
@@ -82,7 +91,7 @@ inline bool atomic_compare_exchange_weak_explicit(volatile atomic<T>* a, T* expe
 
 }  // namespace metal
 
+using metal::atomic_bool;
+using metal::atomic_float;
 using metal::atomic_int;
 using metal::atomic_uint;
-using metal::atomic_float;
-using metal::atomic_bool;

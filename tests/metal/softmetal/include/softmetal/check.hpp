@@ -15,8 +15,8 @@
 
 namespace metal {
 
-#define SM_SIMD(name, ...)                           \
-  template <class T>                                 \
+#define SM_SIMD(name, ...) \
+  template <class T>       \
   typename sm_plain<T>::type name(T x __VA_ARGS__);
 SM_SIMD(simd_shuffle, , ushort)
 SM_SIMD(simd_broadcast, , ushort)
@@ -81,12 +81,12 @@ typedef simdgroup_matrix<bfloat, 8, 8> simdgroup_bfloat8x8;
 
 template <class T, int Columns, int Rows = Columns>
 simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T);
-#define SM_MATRIX(S)                                                                        \
-  template <class T>                                                                        \
-  void simdgroup_load(thread simdgroup_matrix<T, 8, 8>&, const S T*, ulong = 8,             \
-                      ulong2 = ulong2(0), bool = false);                                    \
-  template <class T>                                                                        \
-  void simdgroup_store(simdgroup_matrix<T, 8, 8>, S T*, ulong = 8, ulong2 = ulong2(0),      \
+#define SM_MATRIX(S)                                                                   \
+  template <class T>                                                                   \
+  void simdgroup_load(thread simdgroup_matrix<T, 8, 8>&, const S T*, ulong = 8,        \
+                      ulong2 = ulong2(0), bool = false);                               \
+  template <class T>                                                                   \
+  void simdgroup_store(simdgroup_matrix<T, 8, 8>, S T*, ulong = 8, ulong2 = ulong2(0), \
                        bool = false);
 SM_MATRIX(device)
 SM_MATRIX(threadgroup)

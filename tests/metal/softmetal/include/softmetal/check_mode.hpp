@@ -6,8 +6,9 @@
 #pragma OPENCL EXTENSION __cl_clang_function_pointers : enable
 
 #define device __global
-// C++ for OpenCL has no copy of a plain struct out of __constant, which Metal has. A shader whose only
-// fault is that copy is read again with `constant` as another word for read-only device memory.
+// C++ for OpenCL has no copy of a plain struct out of __constant, which Metal has. A shader whose
+// only fault is that copy is read again with `constant` as another word for read-only device
+// memory.
 #ifdef SM_CONSTANT_IS_DEVICE
 #define constant const __global
 #else

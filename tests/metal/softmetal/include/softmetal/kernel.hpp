@@ -30,18 +30,28 @@ inline uint position(int what, uint axis) {
   const uint t = g.current;
   const uint local[] = {t % g.size[0], t / g.size[0] % g.size[1], t / g.size[0] / g.size[1]};
   switch (what) {
-    case thread_position_in_grid: return g.position[axis] * g.size[axis] + local[axis];
-    case threadgroup_position_in_grid: return g.position[axis];
-    case thread_position_in_threadgroup: return local[axis];
+    case thread_position_in_grid:
+      return g.position[axis] * g.size[axis] + local[axis];
+    case threadgroup_position_in_grid:
+      return g.position[axis];
+    case thread_position_in_threadgroup:
+      return local[axis];
     case threads_per_threadgroup:
-    case dispatch_threads_per_threadgroup: return g.size[axis];
-    case threadgroups_per_grid: return g.grid[axis];
-    case threads_per_grid: return g.grid[axis] * g.size[axis];
-    case thread_index_in_threadgroup: return t;
-    case thread_index_in_simdgroup: return t % kSimdWidth;
-    case simdgroup_index_in_threadgroup: return t / kSimdWidth;
+    case dispatch_threads_per_threadgroup:
+      return g.size[axis];
+    case threadgroups_per_grid:
+      return g.grid[axis];
+    case threads_per_grid:
+      return g.grid[axis] * g.size[axis];
+    case thread_index_in_threadgroup:
+      return t;
+    case thread_index_in_simdgroup:
+      return t % kSimdWidth;
+    case simdgroup_index_in_threadgroup:
+      return t / kSimdWidth;
     case simdgroups_per_threadgroup:
-    case dispatch_simdgroups_per_threadgroup: return (g.threads + kSimdWidth - 1) / kSimdWidth;
+    case dispatch_simdgroups_per_threadgroup:
+      return (g.threads + kSimdWidth - 1) / kSimdWidth;
   }
   return kSimdWidth;
 }
@@ -185,11 +195,11 @@ template <class T>
 struct Constant {
   static_assert(metal::is_arithmetic<T>::value, "a function constant is a scalar");
   Constant(const char* name, int index, T* storage) {
-    const char type = metal::is_same<T, bool>::value             ? 'b'
-                      : metal::is_same<T, half>::value           ? 'h'
-                      : metal::is_floating_point<T>::value       ? 'f'
-                      : metal::is_signed<T>::value               ? 'i'
-                                                                 : 'u';
+    const char type = metal::is_same<T, bool>::value       ? 'b'
+                      : metal::is_same<T, half>::value     ? 'h'
+                      : metal::is_floating_point<T>::value ? 'f'
+                      : metal::is_signed<T>::value         ? 'i'
+                                                           : 'u';
     add_constant(name, index, sizeof(T), type, storage);
   }
 };
@@ -200,12 +210,12 @@ struct Derived {
 
 }  // namespace softmetal
 
-#define SM_THREADGROUP_VARIABLE(dims, name, ...)                                         \
-  typedef __VA_ARGS__ sm_type_##name dims;                                               \
-  static_assert(sizeof(sm_type_##name) <= ::softmetal::kThreadgroupMemory,               \
-                "threadgroup variable '" #name "' exceeds 32 KiB");                      \
-  static char sm_site_##name;                                                            \
-  sm_type_##name& name = *(sm_type_##name*)::softmetal::threadgroup_variable(            \
+#define SM_THREADGROUP_VARIABLE(dims, name, ...)                              \
+  typedef __VA_ARGS__ sm_type_##name dims;                                    \
+  static_assert(sizeof(sm_type_##name) <= ::softmetal::kThreadgroupMemory,    \
+                "threadgroup variable '" #name "' exceeds 32 KiB");           \
+  static char sm_site_##name;                                                 \
+  sm_type_##name& name = *(sm_type_##name*)::softmetal::threadgroup_variable( \
       &sm_site_##name, sizeof(sm_type_##name), #name);
 
 #define SM_FUNCTION_CONSTANT(index, name, ...) \

@@ -9,12 +9,12 @@ namespace metal {
 template <class T>
 struct numeric_limits;
 
-#define SM_INTEGER_LIMITS(T, low, high)                    \
-  template <>                                              \
-  struct numeric_limits<T> {                               \
-    static constexpr T min() { return low; }               \
-    static constexpr T lowest() { return low; }            \
-    static constexpr T max() { return high; }              \
+#define SM_INTEGER_LIMITS(T, low, high)         \
+  template <>                                   \
+  struct numeric_limits<T> {                    \
+    static constexpr T min() { return low; }    \
+    static constexpr T lowest() { return low; } \
+    static constexpr T max() { return high; }   \
   };
 SM_INTEGER_LIMITS(bool, false, true)
 SM_INTEGER_LIMITS(char, -128, 127)
@@ -28,14 +28,14 @@ SM_INTEGER_LIMITS(long, -9223372036854775807L - 1, 9223372036854775807L)
 SM_INTEGER_LIMITS(ulong, 0, 18446744073709551615UL)
 #undef SM_INTEGER_LIMITS
 
-#define SM_FLOAT_LIMITS(T, smallest, largest, step)                \
-  template <>                                                      \
-  struct numeric_limits<T> {                                       \
-    static constexpr T min() { return T(smallest); }               \
-    static constexpr T lowest() { return T(-largest); }            \
-    static constexpr T max() { return T(largest); }                \
-    static constexpr T epsilon() { return T(step); }               \
-    static constexpr T infinity() { return T(__builtin_inff()); }  \
+#define SM_FLOAT_LIMITS(T, smallest, largest, step)                  \
+  template <>                                                        \
+  struct numeric_limits<T> {                                         \
+    static constexpr T min() { return T(smallest); }                 \
+    static constexpr T lowest() { return T(-largest); }              \
+    static constexpr T max() { return T(largest); }                  \
+    static constexpr T epsilon() { return T(step); }                 \
+    static constexpr T infinity() { return T(__builtin_inff()); }    \
     static constexpr T quiet_NaN() { return T(__builtin_nanf("")); } \
   };
 SM_FLOAT_LIMITS(float, FLT_MIN, FLT_MAX, FLT_EPSILON)

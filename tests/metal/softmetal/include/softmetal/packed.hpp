@@ -23,14 +23,14 @@ struct packed_vec {
 
 }  // namespace metal
 
-#define SM_NAMES(T)                          \
-  namespace metal {                          \
-  typedef packed_vec<T, 2> packed_##T##2;    \
-  typedef packed_vec<T, 3> packed_##T##3;    \
-  typedef packed_vec<T, 4> packed_##T##4;    \
-  }                                          \
-  using metal::packed_##T##2;                \
-  using metal::packed_##T##3;                \
+#define SM_NAMES(T)                       \
+  namespace metal {                       \
+  typedef packed_vec<T, 2> packed_##T##2; \
+  typedef packed_vec<T, 3> packed_##T##3; \
+  typedef packed_vec<T, 4> packed_##T##4; \
+  }                                       \
+  using metal::packed_##T##2;             \
+  using metal::packed_##T##3;             \
   using metal::packed_##T##4;
 SM_NAMES(float)
 SM_NAMES(half)

@@ -8,7 +8,7 @@
 #define thread
 
 #define SM_FN inline
-#define SM_BODY(...) { __VA_ARGS__ }
+#define SM_BODY(...) {__VA_ARGS__}
 #define SM_BUILTIN(name) __builtin_##name##f
 #define SM_COPY_ELEMENTS(N, from) \
   for (int i = 0; i < N; ++i) v[i] = from.v[i];

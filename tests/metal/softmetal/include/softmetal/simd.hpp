@@ -66,7 +66,8 @@ inline T reduce(const Seen<T>& seen, F f) {
   T values[kSimdWidth];
   for (uint i = 0; i < seen.lanes; ++i) values[i] = seen.at(i);
   for (uint half_ = kSimdWidth / 2; half_; half_ /= 2)
-    for (uint i = 0; i < half_ && i + half_ < seen.lanes; ++i) values[i] = f(values[i], values[i + half_]);
+    for (uint i = 0; i < half_ && i + half_ < seen.lanes; ++i)
+      values[i] = f(values[i], values[i + half_]);
   __builtin_memcpy(seen.result, (const void*)&values[0], sizeof r);
   *seen.has_result = true;
   return values[0];
@@ -147,17 +148,17 @@ template <class T>
 inline ::softmetal::operand<T> simd_shuffle_and_fill_down(const T& x, const T& fill, ushort delta,
                                                           SM_SITE) {
   SM_SEEN("simd_shuffle_and_fill_down");
-  const auto filled =
-      ::softmetal::exchange<::softmetal::operand<T>>(fill, "simd_shuffle_and_fill_down", file, line);
+  const auto filled = ::softmetal::exchange<::softmetal::operand<T>>(
+      fill, "simd_shuffle_and_fill_down", file, line);
   const uint from = seen.lane + delta;
   return from < seen.lanes ? seen.at(from) : filled.at(from - seen.lanes);
 }
 
-#define SM_REDUCTION(name, value)                                          \
-  template <class T>                                                       \
-  inline ::softmetal::operand<T> name(const T& x, SM_SITE) {               \
-    typedef ::softmetal::operand<T> V;                                     \
-    SM_SEEN(#name);                                                        \
+#define SM_REDUCTION(name, value)                                           \
+  template <class T>                                                        \
+  inline ::softmetal::operand<T> name(const T& x, SM_SITE) {                \
+    typedef ::softmetal::operand<T> V;                                      \
+    SM_SEEN(#name);                                                         \
     return ::softmetal::reduce<V>(seen, [](V a, V b) { return V(value); }); \
   }
 SM_REDUCTION(simd_sum, a + b)
@@ -246,13 +247,13 @@ inline ::softmetal::operand<T> quad_shuffle_down(const T& x, ushort delta, SM_SI
   SM_SEEN("quad_shuffle_down");
   return seen.at((seen.lane & 3) + delta < 4 ? seen.lane + delta : seen.lane);
 }
-#define SM_QUAD_REDUCTION(name, value)                       \
-  template <class T>                                         \
-  inline ::softmetal::operand<T> name(const T& x, SM_SITE) { \
-    typedef ::softmetal::operand<T> V;                       \
-    SM_SEEN(#name);                                          \
-    const auto f = [](V a, V b) { return V(value); };        \
-    const uint q = seen.lane & ~3u;                          \
+#define SM_QUAD_REDUCTION(name, value)                                          \
+  template <class T>                                                            \
+  inline ::softmetal::operand<T> name(const T& x, SM_SITE) {                    \
+    typedef ::softmetal::operand<T> V;                                          \
+    SM_SEEN(#name);                                                             \
+    const auto f = [](V a, V b) { return V(value); };                           \
+    const uint q = seen.lane & ~3u;                                             \
     return f(f(seen.at(q), seen.at(q + 2)), f(seen.at(q + 1), seen.at(q + 3))); \
   }
 SM_QUAD_REDUCTION(quad_sum, a + b)

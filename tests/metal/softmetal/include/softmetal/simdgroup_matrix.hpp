@@ -32,9 +32,8 @@ struct simdgroup_matrix {
   explicit simdgroup_matrix(T value) {
     const uint lane = ::softmetal::group.current % 32;
     for (uint i = 0; i < 2; ++i)
-      sm_elements.v[i] = ::softmetal::matrix_row(lane) == ::softmetal::matrix_column(lane) + i
-                             ? value
-                             : T(0);
+      sm_elements.v[i] =
+          ::softmetal::matrix_row(lane) == ::softmetal::matrix_column(lane) + i ? value : T(0);
   }
   storage_type& thread_elements() { return sm_elements; }
   const storage_type& thread_elements() const { return sm_elements; }
@@ -52,12 +51,12 @@ inline simdgroup_matrix<T, Columns, Rows> make_filled_simdgroup_matrix(T value) 
 }
 
 // An operation of the whole simdgroup, so lanes that come here apart are an error.
-#define SM_TOGETHER(name)                                                            \
-  ::softmetal::wait(::softmetal::kAtSimdOperation, name, file, line);                \
-  if (::softmetal::simdgroup_size() != 32)                                           \
-    ::softmetal::fail("%s at %s:%u in a simdgroup of %u threads", name, file, line,  \
-                      ::softmetal::simdgroup_size());                                \
-  const uint lane = ::softmetal::group.current % 32;                                 \
+#define SM_TOGETHER(name)                                                           \
+  ::softmetal::wait(::softmetal::kAtSimdOperation, name, file, line);               \
+  if (::softmetal::simdgroup_size() != 32)                                          \
+    ::softmetal::fail("%s at %s:%u in a simdgroup of %u threads", name, file, line, \
+                      ::softmetal::simdgroup_size());                               \
+  const uint lane = ::softmetal::group.current % 32;                                \
   const uint row = ::softmetal::matrix_row(lane), column = ::softmetal::matrix_column(lane)
 
 // Element (r, c) is source[(origin.y + r) * elements_per_row + origin.x + c], transposed the other
@@ -89,10 +88,9 @@ inline void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8>& d,
                                           const simdgroup_matrix<A, 8, 8>& a,
                                           const simdgroup_matrix<B, 8, 8>& b,
                                           const simdgroup_matrix<C, 8, 8>& c, SM_SITE) {
-  const float4 mine(float(a.sm_elements.v[0]), float(a.sm_elements.v[1]),
-                    float(b.sm_elements.v[0]), float(b.sm_elements.v[1]));
-  const auto seen =
-      ::softmetal::exchange(mine, "simdgroup_multiply_accumulate", file, line);
+  const float4 mine(float(a.sm_elements.v[0]), float(a.sm_elements.v[1]), float(b.sm_elements.v[0]),
+                    float(b.sm_elements.v[1]));
+  const auto seen = ::softmetal::exchange(mine, "simdgroup_multiply_accumulate", file, line);
   SM_TOGETHER("simdgroup_multiply_accumulate");
   float sum[2] = {float(c.sm_elements.v[0]), float(c.sm_elements.v[1])};
   for (uint k = 0; k < 8; ++k) {

@@ -58,34 +58,34 @@ struct sm_scalar : enable_if<is_arithmetic<S>::value, T> {
                 "a wider scalar meets a narrower vector: convert it first");
 };
 
-#define SM_ARITHMETIC(OP, N)                                     \
-  friend vec operator OP(const vec& a, const vec& b) {           \
-    vec r;                                                       \
-    for (int i = 0; i < N; ++i) r.v[i] = T(a.v[i] OP b.v[i]);    \
-    return r;                                                    \
-  }                                                              \
-  template <class S, class = typename sm_scalar<T, S>::type>     \
-  friend vec operator OP(const vec& a, S b) {                    \
-    return a OP vec(T(b));                                       \
-  }                                                              \
-  template <class S, class = typename sm_scalar<T, S>::type>     \
-  friend vec operator OP(S a, const vec& b) {                    \
-    return vec(T(a)) OP b;                                       \
-  }                                                              \
-  vec& operator OP##=(const vec& b) {                            \
-    for (int i = 0; i < N; ++i) v[i] = T(v[i] OP b.v[i]);        \
-    return *this;                                                \
+#define SM_ARITHMETIC(OP, N)                                  \
+  friend vec operator OP(const vec& a, const vec& b) {        \
+    vec r;                                                    \
+    for (int i = 0; i < N; ++i) r.v[i] = T(a.v[i] OP b.v[i]); \
+    return r;                                                 \
+  }                                                           \
+  template <class S, class = typename sm_scalar<T, S>::type>  \
+  friend vec operator OP(const vec& a, S b) {                 \
+    return a OP vec(T(b));                                    \
+  }                                                           \
+  template <class S, class = typename sm_scalar<T, S>::type>  \
+  friend vec operator OP(S a, const vec& b) {                 \
+    return vec(T(a)) OP b;                                    \
+  }                                                           \
+  vec& operator OP## = (const vec& b) {                       \
+    for (int i = 0; i < N; ++i) v[i] = T(v[i] OP b.v[i]);     \
+    return *this;                                             \
   }
 
-#define SM_COMPARISON(OP, N)                                     \
-  friend vec<bool, N> operator OP(const vec& a, const vec& b) {  \
-    vec<bool, N> r;                                              \
-    for (int i = 0; i < N; ++i) r.v[i] = a.v[i] OP b.v[i];       \
-    return r;                                                    \
-  }                                                              \
-  template <class S, class = typename sm_scalar<T, S>::type>     \
-  friend vec<bool, N> operator OP(const vec& a, S b) {           \
-    return a OP vec(T(b));                                       \
+#define SM_COMPARISON(OP, N)                                    \
+  friend vec<bool, N> operator OP(const vec& a, const vec& b) { \
+    vec<bool, N> r;                                             \
+    for (int i = 0; i < N; ++i) r.v[i] = a.v[i] OP b.v[i];      \
+    return r;                                                   \
+  }                                                             \
+  template <class S, class = typename sm_scalar<T, S>::type>    \
+  friend vec<bool, N> operator OP(const vec& a, S b) {          \
+    return a OP vec(T(b));                                      \
   }
 
 #if defined(SM_CHECK) && !defined(SM_CONSTANT_IS_DEVICE)
@@ -102,57 +102,56 @@ struct sm_scalar : enable_if<is_arithmetic<S>::value, T> {
 #define SM_FROM_CONSTANT(N)
 #endif
 
-#define SM_VECTOR_MEMBERS(N)                                                         \
-  typedef T sm_element;                                                              \
-  vec() {}                                                                           \
-  vec(const vec& from) { SM_COPY_ELEMENTS(N, from) }                                 \
-  vec(T s) {                                                                         \
-    for (int i = 0; i < N; ++i) v[i] = s;                                            \
-  }                                                                                  \
-  template <class U>                                                                 \
-  explicit vec(const vec<U, N>& from_) {                                             \
-    const vec<U, N> from = from_;                                                    \
-    for (int i = 0; i < N; ++i) v[i] = T(from.v[i]);                                 \
-  }                                                                                  \
-  SM_FROM_CONSTANT(N)                                                                \
-  vec& operator=(const vec& from) {                                                  \
-    SM_COPY_ELEMENTS(N, from)                                                        \
-    return *this;                                                                    \
-  }                                                                                  \
-  T& operator[](int i) { return v[i]; }                                              \
-  T operator[](int i) const { return v[i]; }                                         \
-  SM_ARITHMETIC(+, N)                                                                \
-  SM_ARITHMETIC(-, N)                                                                \
-  SM_ARITHMETIC(*, N)                                                                \
-  SM_ARITHMETIC(/, N)                                                                \
-  SM_ARITHMETIC(%, N)                                                                \
-  SM_ARITHMETIC(&, N)                                                                \
-  SM_ARITHMETIC(|, N)                                                                \
-  SM_ARITHMETIC(^, N)                                                                \
-  SM_ARITHMETIC(<<, N)                                                               \
-  SM_ARITHMETIC(>>, N)                                                               \
-  SM_COMPARISON(<, N)                                                                \
-  SM_COMPARISON(>, N)                                                                \
-  SM_COMPARISON(<=, N)                                                               \
-  SM_COMPARISON(>=, N)                                                               \
-  SM_COMPARISON(==, N)                                                               \
-  SM_COMPARISON(!=, N)                                                               \
-  SM_COMPARISON(&&, N)                                                               \
-  SM_COMPARISON(||, N)                                                               \
-  vec operator-() const {                                                            \
-    vec r;                                                                           \
-    for (int i = 0; i < N; ++i) r.v[i] = T(-v[i]);                                   \
-    return r;                                                                        \
-  }                                                                                  \
-  vec operator~() const {                                                            \
-    vec r;                                                                           \
-    for (int i = 0; i < N; ++i) r.v[i] = T(~v[i]);                                   \
-    return r;                                                                        \
-  }                                                                                  \
-  vec<bool, N> operator!() const {                                                   \
-    vec<bool, N> r;                                                                  \
-    for (int i = 0; i < N; ++i) r.v[i] = !v[i];                                      \
-    return r;                                                                        \
+#define SM_VECTOR_MEMBERS(N)                                 \
+  typedef T sm_element;                                      \
+  vec() {}                                                   \
+  vec(const vec& from){SM_COPY_ELEMENTS(N, from)} vec(T s) { \
+    for (int i = 0; i < N; ++i) v[i] = s;                    \
+  }                                                          \
+  template <class U>                                         \
+  explicit vec(const vec<U, N>& from_) {                     \
+    const vec<U, N> from = from_;                            \
+    for (int i = 0; i < N; ++i) v[i] = T(from.v[i]);         \
+  }                                                          \
+  SM_FROM_CONSTANT(N)                                        \
+  vec& operator=(const vec& from) {                          \
+    SM_COPY_ELEMENTS(N, from)                                \
+    return *this;                                            \
+  }                                                          \
+  T& operator[](int i) { return v[i]; }                      \
+  T operator[](int i) const { return v[i]; }                 \
+  SM_ARITHMETIC(+, N)                                        \
+  SM_ARITHMETIC(-, N)                                        \
+  SM_ARITHMETIC(*, N)                                        \
+  SM_ARITHMETIC(/, N)                                        \
+  SM_ARITHMETIC(%, N)                                        \
+  SM_ARITHMETIC(&, N)                                        \
+  SM_ARITHMETIC(|, N)                                        \
+  SM_ARITHMETIC(^, N)                                        \
+  SM_ARITHMETIC(<<, N)                                       \
+  SM_ARITHMETIC(>>, N)                                       \
+  SM_COMPARISON(<, N)                                        \
+  SM_COMPARISON(>, N)                                        \
+  SM_COMPARISON(<=, N)                                       \
+  SM_COMPARISON(>=, N)                                       \
+  SM_COMPARISON(==, N)                                       \
+  SM_COMPARISON(!=, N)                                       \
+  SM_COMPARISON(&&, N)                                       \
+  SM_COMPARISON(||, N)                                       \
+  vec operator-() const {                                    \
+    vec r;                                                   \
+    for (int i = 0; i < N; ++i) r.v[i] = T(-v[i]);           \
+    return r;                                                \
+  }                                                          \
+  vec operator~() const {                                    \
+    vec r;                                                   \
+    for (int i = 0; i < N; ++i) r.v[i] = T(~v[i]);           \
+    return r;                                                \
+  }                                                          \
+  vec<bool, N> operator!() const {                           \
+    vec<bool, N> r;                                          \
+    for (int i = 0; i < N; ++i) r.v[i] = !v[i];              \
+    return r;                                                \
   }
 
 // More than four elements: what a thread's share of a tile is kept in; no swizzles.
@@ -177,10 +176,7 @@ struct alignas(2 * sizeof(T)) vec<T, 2> {
 #undef SM_SWIZZLES
   };
   SM_VECTOR_MEMBERS(2)
-  vec(T a, T b) {
-    v[0] = a;
-    v[1] = b;
-  }
+  constexpr vec(T a, T b) : v{a, b} {}
 };
 
 template <class T>
@@ -198,11 +194,7 @@ struct alignas(4 * sizeof(T)) vec<T, 3> {
 #undef SM_SWIZZLES
   };
   SM_VECTOR_MEMBERS(3)
-  vec(T a, T b, T c) {
-    v[0] = a;
-    v[1] = b;
-    v[2] = c;
-  }
+  constexpr vec(T a, T b, T c) : v{a, b, c} {}
   vec(const vec<T, 2>& a, T b) : vec(a.v[0], a.v[1], b) {}
   vec(T a, const vec<T, 2>& b) : vec(a, b.v[0], b.v[1]) {}
 };
@@ -222,12 +214,7 @@ struct alignas(4 * sizeof(T)) vec<T, 4> {
 #undef SM_SWIZZLES
   };
   SM_VECTOR_MEMBERS(4)
-  vec(T a, T b, T c, T d) {
-    v[0] = a;
-    v[1] = b;
-    v[2] = c;
-    v[3] = d;
-  }
+  constexpr vec(T a, T b, T c, T d) : v{a, b, c, d} {}
   vec(const vec<T, 2>& a, const vec<T, 2>& b) : vec(a.v[0], a.v[1], b.v[0], b.v[1]) {}
   vec(const vec<T, 2>& a, T b, T c) : vec(a.v[0], a.v[1], b, c) {}
   vec(T a, const vec<T, 2>& b, T c) : vec(a, b.v[0], b.v[1], c) {}
@@ -265,14 +252,14 @@ struct sm_element_of<vec<T, N>> {
 
 }  // namespace metal
 
-#define SM_NAMES(T)                   \
-  namespace metal {                   \
-  typedef vec<T, 2> T##2;             \
-  typedef vec<T, 3> T##3;             \
-  typedef vec<T, 4> T##4;             \
-  }                                   \
-  using metal::T##2;                  \
-  using metal::T##3;                  \
+#define SM_NAMES(T)       \
+  namespace metal {       \
+  typedef vec<T, 2> T##2; \
+  typedef vec<T, 3> T##3; \
+  typedef vec<T, 4> T##4; \
+  }                       \
+  using metal::T##2;      \
+  using metal::T##3;      \
   using metal::T##4;
 SM_NAMES(float)
 SM_NAMES(half)
