@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 CXX ?= c++
 BIN := .venv/bin
 # What an installation depends on; Python files are used where they lie.
-BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*')
+BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*') $(wildcard shaders/*.h)
 CXX_FILES = $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
 
 .PHONY: chat test test-metal-all test-metal-mac install lint sanitize tsan test-neon clean
@@ -109,7 +109,7 @@ define native_test
 build/$(1)/run: $(NATIVE_TEST:%.cpp=build/$(1)/%.o)
 	$$(CXX.$(1)) $$(NATIVE_TEST_FLAGS) $$(FLAGS.$(1)) $$^ -o $$@
 
-build/$(1)/%.o: %.cpp $(NATIVE_HEADERS)
+build/$(1)/%.o: %.cpp $(NATIVE_HEADERS) $(wildcard shaders/*.h)
 	@mkdir -p $$(@D)
 	$$(CXX.$(1)) $$(NATIVE_TEST_FLAGS) $$(FLAGS.$(1)) $$(call isa_flags,$(1),$$<) -c $$< -o $$@
 endef

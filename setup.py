@@ -67,10 +67,15 @@ def sources() -> list[Path]:
     return sorted(p for p in found if not skipped & set(p.parents))
 
 
+def headers() -> list[Path]:
+    """Those that hosts and shaders share are among them."""
+    return [*sorted(NATIVE.rglob("*.h*")), *sorted((ROOT / "shaders").glob("*.h"))]
+
+
 def build_hash() -> str:
     digest = hashlib.sha256()
-    for path in [*sources(), *sorted(NATIVE.rglob("*.h*"))]:
-        digest.update(path.relative_to(NATIVE).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in [*sources(), *headers()]:
+        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -248,7 +253,7 @@ def native_extension() -> Extension:
         extra_compile_args=["-O3", "-g0", *(f"-isystem{path}" for path in include)],
         language="c++",
         py_limited_api=True,
-        depends=[str(p) for p in NATIVE.rglob("*.h*")],
+        depends=[str(p) for p in headers()],
     )
 
 
