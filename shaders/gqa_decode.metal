@@ -4,7 +4,8 @@
 //   threadgroup  gqa_decode: (32, SIMDGROUPS, 1); gqa_decode_heads: (32, heads / kv_heads, 1)
 //   buffers      AttentionBuffer of params.h; the result goes to kPartialOut and kPartialStats, and
 //                split_kv_reduce merges it. k_dim = v_dim
-//   constants    kHasWindow, kHasSoftcap; gqa_decode_heads also kBlockSize
+//   constants    kHasWindow, kHasSoftcap; the block size is a template's argument, since arrays of
+//                registers depend on it
 //
 // Algorithm: attention with an online softmax (Dao et al., "FlashAttention", arXiv:2205.14135),
 // split over the context with a later merge (Dao et al., "Flash-Decoding"), K and V addressed
@@ -174,7 +175,7 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
 
 // Per-head form: one simdgroup a query head of the group, which reads keys and values for itself,
 // straight from device memory, without a barrier.
-template <typename T, typename P, int D>
+template <typename T, typename P, int D, int BLOCK>
 [[kernel]] void gqa_decode_heads(
     const device T* queries [[buffer(kQueries)]], const device P* key_pool [[buffer(kKeyPool)]],
     const device P* value_pool [[buffer(kValuePool)]],
@@ -210,9 +211,9 @@ template <typename T, typename P, int D>
   state.sum = 0.0f;
 
   if (span.first < span.end) {
-    const uint last_page = uint(span.start + span.end - 1) / block_size;
-    uint page = uint(span.start + span.first) / block_size;
-    int token = (span.start + span.first) % int(block_size);  // in its page
+    const int last_page = (span.start + span.end - 1) / BLOCK;
+    int page = (span.start + span.first) / BLOCK;
+    int token = (span.start + span.first) % BLOCK;  // in its page
     // Lane 0 asks for page ids two pages before they are needed.
     int id = lane == 0 ? table[page] : 0;
     int next_id = lane == 0 && page < last_page ? table[page + 1] : 0;
@@ -220,8 +221,8 @@ template <typename T, typename P, int D>
       const ulong block = uint(simd_shuffle(id, ushort(0)));
       id = next_id;
       next_id = lane == 0 && page + 2 <= last_page ? table[page + 2] : 0;
-      const int end = min(int(block_size), span.start + span.end - int(page * block_size));
-      const ulong in_pool = block * block_size * stride + kv_head * D + first_element;
+      const int end = min(BLOCK, span.start + span.end - page * BLOCK);
+      const ulong in_pool = block * (BLOCK * stride) + kv_head * D + first_element;
       const device P* keys = key_pool + in_pool;
       const device P* values = value_pool + in_pool;
       for (; token + 4 <= end; token += 4) {

@@ -11,7 +11,7 @@
 #include "gqa_layout.h"
 #include "gqa_row.h"
 #include "softmax.h"
-#include "words.h"
+#include "pool_words.h"
 
 namespace pamx {
 
@@ -129,7 +129,7 @@ template <typename P, typename L>
 inline void score(thread const uint* keys, const threadgroup float4* queries, ushort key_lane,
                   thread float* scores) {
 #pragma unroll
-  for (int i = 0; i < L::SCORES; ++i) scores[i] = 0.0f;
+  for (int i = L::GROUP * L::KEY_ROUNDS; i < L::SCORES; ++i) scores[i] = 0.0f;  // heads of padding
 #pragma unroll
   for (int c = 0; c < L::KEY_CHUNKS; ++c) {
 #pragma unroll
@@ -148,7 +148,8 @@ inline void score(thread const uint* keys, const threadgroup float4* queries, us
 #pragma unroll
         for (int u = 0; u < L::KEY_ROUNDS; ++u) {
           thread float& sum = scores[g * L::KEY_ROUNDS + u];
-          sum = fma(q.w, k[u].w, fma(q.z, k[u].z, fma(q.y, k[u].y, fma(q.x, k[u].x, sum))));
+          sum = c == 0 && quad == 0 ? q.x * k[u].x : fma(q.x, k[u].x, sum);
+          sum = fma(q.w, k[u].w, fma(q.z, k[u].z, fma(q.y, k[u].y, sum)));
         }
       }
     }

@@ -7,7 +7,7 @@
 
 #include "gqa_row.h"
 #include "softmax.h"
-#include "words.h"
+#include "pool_words.h"
 
 namespace pamx {
 

@@ -4,8 +4,10 @@
 
 #include <metal_stdlib>
 
-#include "features.h"
 #include "params.h"
+
+constant bool has_window [[function_constant(pamx::kHasWindow)]];
+constant bool has_softcap [[function_constant(pamx::kHasSoftcap)]];
 
 namespace pamx {
 

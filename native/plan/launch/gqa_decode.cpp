@@ -63,29 +63,27 @@ std::string name_of(const char* kernel, const LaunchShape& shape) {
 
 Launch describe(const LaunchShape& shape) {
   const int32_t group = shape.heads / shape.kv_heads;
+  const auto kv_heads = static_cast<uint32_t>(shape.kv_heads);
   Launch launch;
   launch.source = "gqa_decode.metal";
   launch.constant_mask = 1u << kHasWindow | 1u << kHasSoftcap;
   launch.has_window = shape.window;
   launch.has_softcap = shape.softcap;
-  launch.grid = {static_cast<uint32_t>(shape.kv_heads),
-                 static_cast<uint32_t>(shape.num_partitions), static_cast<uint32_t>(shape.rows)};
-  if (shape.kernel == Kernel::gqa_decode_heads) {
-    launch.function = name_of("gqa_decode_heads", shape);
-    launch.instantiation =
-        instantiation_of(launch.function, "gqa_decode_heads<" + types_of(shape) + ">");
-    launch.constant_mask |= 1u << kBlockSize;
-    launch.block_size = static_cast<uint32_t>(shape.block_size);
-    launch.threadgroup = {limits::SIMD_WIDTH, static_cast<uint32_t>(group), 1};
-    return launch;
+  launch.grid = {kv_heads, static_cast<uint32_t>(shape.num_partitions),
+                 static_cast<uint32_t>(shape.rows)};
+
+  const std::string block = std::to_string(shape.block_size);
+  std::string kernel = "gqa_decode_heads<" + types_of(shape) + ", " + block + ">";
+  launch.function = name_of("gqa_decode_heads", shape) + "_b" + block;
+  int32_t simdgroups = group;
+  if (shape.kernel == Kernel::gqa_decode) {
+    simdgroups = simdgroups_of(shape);
+    kernel = "gqa_decode<" + types_of(shape) + ", " + std::to_string(group) + ", " + block + ", " +
+             std::to_string(step_of(shape)) + ", " + std::to_string(simdgroups) + ">";
+    launch.function = name_of("gqa_decode", shape) + "_g" + std::to_string(group) + "_b" + block +
+                      "_s" + std::to_string(simdgroups);
   }
-  const int32_t step = step_of(shape), simdgroups = simdgroups_of(shape);
-  launch.function = name_of("gqa_decode", shape) + "_g" + std::to_string(group) + "_b" +
-                    std::to_string(shape.block_size) + "_s" + std::to_string(simdgroups);
-  launch.instantiation = instantiation_of(
-      launch.function, "gqa_decode<" + types_of(shape) + ", " + std::to_string(group) + ", " +
-                           std::to_string(shape.block_size) + ", " + std::to_string(step) + ", " +
-                           std::to_string(simdgroups) + ">");
+  launch.instantiation = instantiation_of(launch.function, kernel);
   launch.threadgroup = {limits::SIMD_WIDTH, static_cast<uint32_t>(simdgroups), 1};
   return launch;
 }

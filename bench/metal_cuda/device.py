@@ -1,0 +1,85 @@
+"""Launches and timings on the GPU, with torch for memory and cupy for what NVRTC compiled."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cupy
+import numpy as np
+import torch
+
+MAX_BUFFERS = 31
+ARGUMENTS = np.dtype([("buffers", np.uint64, MAX_BUFFERS)])
+REPLAYS = 5
+
+
+def architecture() -> str:
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
+
+
+def load(cubin: bytes, function: str) -> Any:
+    module = cupy.cuda.function.Module()
+    module.load(cubin)
+    return module, module.get_function(function)
+
+
+def launcher(
+    loaded: Any,
+    grid: Sequence[int],
+    threadgroup: Sequence[int],
+    threadgroup_bytes: int,
+    buffers: dict[int, torch.Tensor],
+) -> Callable[[], None]:
+    """A call that launches on torch's current stream; buffers by index, kept alive."""
+    arguments = np.zeros((), ARGUMENTS)
+    for i, tensor in buffers.items():
+        arguments["buffers"][i] = tensor.data_ptr()
+    kept = (loaded, buffers)
+    function = loaded[1]
+
+    def launch() -> None:
+        assert kept
+        stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
+        with stream:
+            function(tuple(grid), tuple(threadgroup), (arguments,), shared_mem=threadgroup_bytes)
+
+    return launch
+
+
+class Timed:
+    """Calls recorded once and replayed: no launch overhead of the host is timed."""
+
+    def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
+        self.count = len(calls)
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for call in calls:
+                call()
+        torch.cuda.synchronize()
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph, stream=stream):
+            for call in calls:
+                call()
+        self.graph.replay()
+        torch.cuda.synchronize()
+
+    def seconds(self) -> float:
+        """Of one call, over one replay."""
+        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+        start.record()
+        self.graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1e-3 / self.count
+
+
+def interleaved(candidates: dict[str, Timed], rounds: int) -> dict[str, float]:
+    """Median seconds of a call of each, measured in turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds):
+        for name, timed in candidates.items():
+            seconds[name].append(timed.seconds())
+    return {name: statistics.median(times) for name, times in seconds.items()}
