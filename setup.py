@@ -29,6 +29,7 @@ from setuptools.errors import CompileError, LinkError
 
 ROOT = Path(__file__).parent.resolve()
 NATIVE = ROOT / "native"
+SHADERS = ROOT / "shaders"
 BLAS = NATIVE / "blas"
 SHADERS = ROOT / "shaders"
 sys.path.insert(0, str(NATIVE))
@@ -70,6 +71,11 @@ def sources() -> list[Path]:
 def headers() -> list[Path]:
     """Those that hosts and shaders share are among them."""
     return [*sorted(NATIVE.rglob("*.h*")), *sorted((ROOT / "shaders").glob("*.h"))]
+
+
+def headers() -> list[Path]:
+    """The library's, and those that it shares with the shaders."""
+    return sorted([*NATIVE.rglob("*.h*"), *SHADERS.glob("*.h")])
 
 
 def build_hash() -> str:
