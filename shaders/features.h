@@ -8,4 +8,4 @@
 constant bool has_window [[function_constant(pamx::kHasWindow)]];
 constant bool has_softcap [[function_constant(pamx::kHasSoftcap)]];
 constant bool has_sinks [[function_constant(pamx::kHasSinks)]];
-constant uint block_size [[function_constant(pamx::kBlockSize)]];
+constant uint tokens_a_block [[function_constant(pamx::kBlockSize)]];

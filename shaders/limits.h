@@ -78,10 +78,15 @@ PAMX_LIMIT float LOG2_E = 1.4426950408889634f;
 // ---- threadgroups of single kernels -------------------------------------------------------------
 
 PAMX_LIMIT uint32_t UNIFIED_SIMDGROUPS = 4;  // paged_attention
-PAMX_LIMIT uint32_t UNIFIED_TOKENS = 32;    // a simdgroup of it takes at a time; divides partitions
-PAMX_LIMIT uint32_t REDUCER_THREADS = 256;  // split_kv_reduce
-PAMX_LIMIT uint32_t PAGES_THREADS = 256;    // kv_write, copy_blocks, gather_blocks
-PAMX_LIMIT uint32_t COPY_BYTES = 16;        // a thread of these moves at once
+PAMX_LIMIT uint32_t UNIFIED_TOKENS = 32;  // a simdgroup of it takes at a time; divides partitions
+PAMX_LIMIT uint32_t PREFILL_TOKENS = 32;  // query tokens of prefill_tiled: 8 a simdgroup
+PAMX_LIMIT uint32_t PREFILL_NAX_TOKENS = 64;  // query tokens of prefill_nax: 16 a simdgroup
+PAMX_LIMIT uint32_t MLA_SIMDGROUPS = 8;       // mla_decode and mla_prefill
+PAMX_LIMIT uint32_t MLA_DECODE_HEADS = 16;    // query heads of mla_decode
+PAMX_LIMIT uint32_t MLA_PREFILL_TOKENS = 4;   // query tokens of mla_prefill, 8 heads each
+PAMX_LIMIT uint32_t REDUCER_THREADS = 256;    // split_kv_reduce
+PAMX_LIMIT uint32_t PAGES_THREADS = 256;      // kv_write, copy_blocks, gather_blocks
+PAMX_LIMIT uint32_t COPY_BYTES = 16;          // a thread of these moves at once
 
 }  // namespace limits
 }  // namespace pamx

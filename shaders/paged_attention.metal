@@ -107,7 +107,7 @@ inline void attend(const device T* query, const device P* keys, const device P* 
   for (int block = seen.start + (skipped + turn) * int(TOKENS); block <= seen.last;
        block += int(SIMDGROUPS * TOKENS)) {
     const int mine = clamp(block + int(lane), seen.first, seen.last);
-    const int page = table[uint(mine) / block_size];
+    const int page = table[uint(mine) / tokens_a_block];
 
     float scores[K_LANES];
 #pragma unroll
@@ -115,7 +115,7 @@ inline void attend(const device T* query, const device P* keys, const device P* 
       const ushort in_block = u * K_TOKENS + k_token;
       const uint token = uint(clamp(block + int(in_block), seen.first, seen.last));
       const ulong slot =
-          ulong(uint(simd_shuffle(page, in_block))) * block_size + token % block_size;
+          ulong(uint(simd_shuffle(page, in_block))) * tokens_a_block + token % tokens_a_block;
       const device P* row = keys + (slot * params.kv_heads + kv_head) * K_DIM;
       float4 products = float4(0.0f);
 #pragma unroll
@@ -150,7 +150,7 @@ inline void attend(const device T* query, const device P* keys, const device P* 
       const ushort in_block = v + v_token;
       const uint token = uint(clamp(block + int(in_block), seen.first, seen.last));
       const ulong slot =
-          ulong(uint(simd_shuffle(page, in_block))) * block_size + token % block_size;
+          ulong(uint(simd_shuffle(page, in_block))) * tokens_a_block + token % tokens_a_block;
       // Lane k_lane + k_token * K_LANES owns token k_lane * K_TOKENS + k_token.
       const float w =
           simd_shuffle(weight, ushort(in_block / K_TOKENS + in_block % K_TOKENS * K_LANES));

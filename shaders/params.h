@@ -53,6 +53,11 @@ enum AttentionBuffer {
   kParams = 11        // AttentionParams
 };
 
+// Latent attention (mla_decode, mla_prefill) has the same buffers and params, read so: kv_heads is
+// 1; kQueries are absorbed, k_dim = latent + rope elements a head, the latent ones first; kKeyPool
+// holds the latents, [num_blocks, block_size, 1, v_dim], which are keys and values; kValuePool
+// holds the rotary keys, [num_blocks, block_size, 1, k_dim - v_dim]; v_dim is the latent size.
+
 // Function constants, the same indices in every kernel that has them.
 enum FunctionConstant {
   kHasWindow = 0,   // bool

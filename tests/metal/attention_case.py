@@ -30,6 +30,9 @@ LOG2_E = math.log2(math.e)
 # Beside the rounding of the output: sums of float products, and the device's exp2 and tanh.
 FLOAT_ERROR = 5e-6
 TOGETHER = 8  # specialisations of a program
+# Values are the latent part of the keys, which lie in two pools.
+LATENT = {Kernel.MLA_DECODE, Kernel.MLA_PREFILL}
+LANGUAGES = {"prefill_nax.metal": 400}  # of shaders that need more than Metal 3.1
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Run:
         step.queries = rounded(step.queries, self.dtype)
         step.sequence_keys = [rounded(k, self.pools) for k in step.sequence_keys]
         step.sequence_values = [rounded(v, self.pools) for v in step.sequence_values]
+        if self.kernel in LATENT:
+            step.sequence_values = [k[..., : self.case.v_dim] for k in step.sequence_keys]
         return step
 
     def shape(self) -> LaunchShape:
@@ -205,6 +210,7 @@ class Programs:
             program = softmetal.compile(
                 SHADERS / launch.source,
                 instantiations=[self._instantiations[f] for f in some if self._instantiations[f]],
+                language=LANGUAGES.get(launch.source, 310),
             )
             self._programs |= dict.fromkeys(some, program)
         return self._programs[launch.function]
@@ -225,7 +231,11 @@ def check_metal(runs: Iterable[Run]) -> None:
         for launch in map(launch_of, run.launches()):
             lines.setdefault(launch.source, set()).add(launch.instantiation)
     for source, instantiations in lines.items():
-        softmetal.check(SHADERS / source, instantiations=sorted(instantiations))
+        softmetal.check(
+            SHADERS / source,
+            instantiations=sorted(instantiations),
+            language=LANGUAGES.get(source, 310),
+        )
 
 
 def work_rows(query_lens: list[int], tokens_a_row: int) -> npt.NDArray[Any]:
@@ -242,6 +252,9 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     """What is bound, by index; memory that the kernel should write is poisoned."""
     c = run.case
     tokens = len(step.queries)
+    keys, values = step.sequence_keys, step.sequence_values
+    if run.kernel in LATENT:
+        keys, values = [k[..., : c.v_dim] for k in keys], [k[..., c.v_dim :] for k in keys]
     queries, token_stride, head_stride = lay_out(to_bits(step.queries, run.dtype), run.by_head)
     params = struct(
         ATTENTION,
@@ -262,8 +275,8 @@ def attention_buffers(run: Run, step: Step, rows: npt.NDArray[Any]) -> dict[int,
     )
     buffers: dict[int, Bits] = {
         Buffer.QUERIES: queries,
-        Buffer.KEY_POOL: to_bits(pool_of(step, step.sequence_keys), run.pools),
-        Buffer.VALUE_POOL: to_bits(pool_of(step, step.sequence_values), run.pools),
+        Buffer.KEY_POOL: to_bits(pool_of(step, keys), run.pools),
+        Buffer.VALUE_POOL: to_bits(pool_of(step, values), run.pools),
         Buffer.BLOCK_TABLES: step.block_tables,
         Buffer.CONTEXT_LENS: step.context_lens,
         Buffer.QUERY_STARTS: step.query_starts,

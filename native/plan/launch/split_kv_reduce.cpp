@@ -7,7 +7,9 @@ namespace pamx::plan {
 namespace {
 
 std::string why_not(const LaunchShape& shape) {
-  if (auto why = why_not_attention(shape); !why.empty()) return why;
+  LaunchShape merged = shape;
+  merged.k_dim = shape.v_dim;  // keys are behind it: latent attention's are longer than most
+  if (auto why = why_not_attention(merged); !why.empty()) return why;
   if (shape.num_partitions <= 0) return "there are no partitions";
   if (shape.num_partitions > static_cast<int32_t>(limits::REDUCER_CAPACITY)) {
     return std::to_string(shape.num_partitions) + " partitions are more than the " +
