@@ -6,20 +6,33 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 CXX ?= c++
 BIN := .venv/bin
 # What an installation depends on; Python files are used where they lie.
-BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*') $(wildcard shaders/*.h)
-CXX_FILES = $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
+BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[chm]*' -o -name '*.py') \
+	$(wildcard shaders/*)
+CXX_FILES = $(shell find native tests/native tests/metal/host -name '*.cpp' -o -name '*.hpp' \
+	-o -name '*.h' -o -name '*.mm' -o -name '*.c')
 
-.PHONY: chat test test-metal-all test-metal-mac install lint sanitize tsan test-neon clean
+.PHONY: chat test test-metal-all test-metal-mac metal-packages install lint sanitize tsan test-neon clean
 
 chat: install
 	@$(BIN)/pamx chat
 
-test: .venv/dev lint sanitize tsan test-neon
+test: .venv/dev metal-packages lint sanitize tsan test-neon
 	$(BIN)/python -m pytest
 
 # Every specialisation of the shaders; `make test` takes a covering set.
 test-metal-all: .venv/dev
 	$(BIN)/python -m pytest -m metal_all tests/metal
+
+# What tests/metal needs of Debian; without it those tests are skipped, saying so.
+METAL_PACKAGES := clang-19 lld-19 libclang-rt-19-dev libgnustep-base-dev gobjc++-12 \
+	libblocksruntime-dev
+
+metal-packages:
+	@if command -v apt-get >/dev/null && ! dpkg -s $(METAL_PACKAGES) >/dev/null 2>&1; then \
+		as_root=$$([ "$$(id -u)" = 0 ] || echo sudo -n); \
+		{ $$as_root apt-get update -qq && \
+		$$as_root apt-get install -qq --no-install-recommends $(METAL_PACKAGES); } >/dev/null 2>&1 || \
+		echo "make: Metal not tested in software: apt install $(METAL_PACKAGES)" >&2; fi
 
 # On a Mac: the Metal suite on the GPU, and build/metal-report.md to attach to an issue.
 test-metal-mac: .venv/dev

@@ -33,9 +33,8 @@ Buffer whole(const pamx_metal_buffer* buffer) { return {buffer->buffer.handle(),
 
 void check_size(const pamx_metal_buffer* buffer, const char* name, uint64_t needed) {
   require(buffer != nullptr, std::string(name) + " is null");
-  require(buffer->bytes() >= needed, std::string(name) + " has " +
-                                         std::to_string(buffer->bytes()) + " bytes and needs " +
-                                         std::to_string(needed));
+  require(buffer->bytes() >= needed, std::string(name) + " has " + std::to_string(buffer->bytes()) +
+                                         " bytes and needs " + std::to_string(needed));
 }
 
 StridedRows rows_of(const pamx_metal_rows& rows, const char* name, int32_t tokens, int32_t heads,
@@ -136,8 +135,8 @@ void attention(const Batch& batch, const pamx_attention_params& params,
     scratch.emplace(own.scratch.take(static_cast<uint64_t>(plan.plan.scratch_bytes)));
     call.scratch = {scratch->handle()};
   }
-  const double seconds = own.commands.run(
-      [&](KernelEncoder& encoder) { encode_attention(encoder, call, plan); });
+  const double seconds =
+      own.commands.run([&](KernelEncoder& encoder) { encode_attention(encoder, call, plan); });
   plan::count_run(plan.plan);
   if (report) {
     static thread_local std::string text;
@@ -171,16 +170,15 @@ void copy_blocks(const pamx_metal_buffer* pool, int64_t block_bytes, const int32
 }
 
 void gather(const pamx_metal_buffer* pool, const int32_t* block_table, int32_t num_blocks,
-            int32_t tokens, int32_t block_size, int32_t token_bytes,
-            const pamx_metal_buffer* out) {
+            int32_t tokens, int32_t block_size, int32_t token_bytes, const pamx_metal_buffer* out) {
   require(block_table && tokens >= 1 && num_blocks >= 1, "there are no tokens to gather");
   require(block_size == 8 || block_size == 16 || block_size == 32,
           "block_size must be 8, 16 or 32, not " + std::to_string(block_size));
   require(token_bytes >= 16 && token_bytes % 16 == 0,
           "token_bytes must be a multiple of 16, not " + std::to_string(token_bytes));
-  require(int64_t{num_blocks} * block_size >= tokens,
-          std::to_string(num_blocks) + " blocks hold fewer than " + std::to_string(tokens) +
-              " tokens");
+  require(
+      int64_t{num_blocks} * block_size >= tokens,
+      std::to_string(num_blocks) + " blocks hold fewer than " + std::to_string(tokens) + " tokens");
   const int64_t block_bytes = int64_t{block_size} * token_bytes;
   check_size(pool, "pool", static_cast<uint64_t>(block_bytes));
   const auto blocks = static_cast<int64_t>(pool->bytes()) / block_bytes;
@@ -289,8 +287,7 @@ extern "C" int pamx_metal_gpu(pamx_metal_facts* facts) {
 }
 
 extern "C" int pamx_metal_attention(const pamx_batch* batch, const pamx_attention_params* params,
-                                    const pamx_metal_tensors* tensors,
-                                    pamx_metal_report* report) {
+                                    const pamx_metal_tensors* tensors, pamx_metal_report* report) {
   return entry([&] {
     pamx::require(batch && params && tensors, "batch, params and tensors must not be null");
     pamx::metal::attention(*batch->batch, *params, *tensors, report);
@@ -300,8 +297,7 @@ extern "C" int pamx_metal_attention(const pamx_batch* batch, const pamx_attentio
 extern "C" int pamx_metal_copy_blocks(const pamx_metal_buffer* pool, int64_t block_bytes,
                                       const int32_t* sources, const int32_t* targets,
                                       int32_t count) {
-  return entry(
-      [&] { pamx::metal::copy_blocks(pool, block_bytes, sources, targets, count); });
+  return entry([&] { pamx::metal::copy_blocks(pool, block_bytes, sources, targets, count); });
 }
 
 extern "C" int pamx_metal_gather(const pamx_metal_buffer* pool, const int32_t* block_table,

@@ -31,6 +31,11 @@ def pytest_configure() -> None:
         from metal.host import device_program
 
         softmetal.compile = device_program.compile  # type: ignore[assignment]
+        softmetal.check = _no_check
+
+
+def _no_check(*_: object, **__: object) -> None:
+    pytest.skip("sources are checked with clang-19 on Linux")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from pamx.native.launch import Launch
 _HOST_NAME = re.compile(r'host_name\("([^"]+)"\)')
 
 
-def compile(
+def compile(  # noqa: A001
     path: str | os.PathLike[str], instantiations: Sequence[str] = (), language: int = 310
 ) -> DeviceProgram:
     """As softmetal.compile, for a file of shaders/; Metal compiles it when a kernel first runs."""

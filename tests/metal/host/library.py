@@ -150,9 +150,7 @@ class Metal:
             rows[name] = Buffer(self, bits.swapaxes(0, 1).copy() if by_head else bits)
         key_pool = Buffer(self, to_bits(step.key_pool, pools))
         value_pool = Buffer(self, to_bits(step.value_pool, pools))
-        out = Buffer(
-            self, np.full((len(step.queries), case.heads, case.v_dim), 0, STORAGE[dtype])
-        )
+        out = Buffer(self, np.full((len(step.queries), case.heads, case.v_dim), 0, STORAGE[dtype]))
         sinks = None if step.sinks is None else Buffer(self, step.sinks)
 
         tensors = self.ffi.new("pamx_metal_tensors*")
@@ -212,9 +210,7 @@ class Metal:
     def copy_blocks(self, pool: Buffer, sources: Sequence[int], targets: Sequence[int]) -> None:
         block_bytes = pool.array[0].nbytes
         ids = [self.ffi.new("int32_t[]", list(i)) for i in (sources, targets)]
-        self.check(
-            self.lib.pamx_metal_copy_blocks(pool.handle, block_bytes, *ids, len(sources))
-        )
+        self.check(self.lib.pamx_metal_copy_blocks(pool.handle, block_bytes, *ids, len(sources)))
 
     def gather(self, pool: Buffer, table: Sequence[int], tokens: int) -> Array:
         """[tokens, ...] of a sequence whose blocks of the pool [blocks, size, ...] these are."""

@@ -13,12 +13,12 @@ extern "C" int64_t softmetal_objects_alive(void);
 using pamx::metal::Object;
 using pamx::metal::Scratch;
 
-#define CHECK(condition)                                               \
-  do {                                                                 \
-    if (!(condition)) {                                                \
-      std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition);     \
-      std::exit(1);                                                    \
-    }                                                                  \
+#define CHECK(condition)                                           \
+  do {                                                             \
+    if (!(condition)) {                                            \
+      std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
+      std::exit(1);                                                \
+    }                                                              \
   } while (0)
 
 using Buffer = Object<id<MTLBuffer>>;
@@ -57,7 +57,7 @@ static void test_scratch(const Object<id<MTLDevice>>& device) {
       CHECK(more.handle() != first);
       CHECK(scratch.held_bytes() == (128 << 10) + (64 << 10));
     }
-    CHECK(scratch.take(90000).handle() == first);   // kept and lent again
+    CHECK(scratch.take(90000).handle() == first);    // kept and lent again
     CHECK(scratch.take(1 << 20).handle() != first);  // the kept ones make room
     CHECK(scratch.held_bytes() == 1 << 20);
     const auto all = scratch.take(900000);

@@ -11,9 +11,7 @@ from pamx.native.launch import Kernel
 
 
 @pytest.mark.parametrize("partition", [0, 32])
-def test_a_kernel_test_runs_on_the_device(
-    partition: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_test_runs_on_the_device(partition: int, monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := library.missing():
         pytest.skip(reason)
     monkeypatch.setattr("metal.softmetal.compile", device_program.compile)

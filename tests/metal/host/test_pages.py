@@ -9,7 +9,9 @@ from metal.host.library import Buffer, Metal, MetalError
 
 
 def pool_of(metal: Metal, blocks: int = 700, size: int = 8, words: int = 4) -> Buffer:
-    return Buffer(metal, np.arange(blocks * size * words, dtype=np.uint32).reshape(blocks, size, words))
+    return Buffer(
+        metal, np.arange(blocks * size * words, dtype=np.uint32).reshape(blocks, size, words)
+    )
 
 
 def test_copies_see_what_those_before_them_left(metal: Metal) -> None:

@@ -28,7 +28,7 @@ def missing() -> str:
         return "ziglang is not installed"
     try:
         wheels.mlx()
-    except wheels.Unavailable as error:
+    except wheels.UnavailableError as error:
         return str(error)
     return ""
 
