@@ -6,11 +6,12 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 CXX ?= c++
 BIN := .venv/bin
 # What an installation depends on; Python files are used where they lie.
-BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*') $(wildcard shaders/*.h)
-CXX_FILES = $(shell find native tests/native tests/metal/softmetal -name '*.cpp' -o -name '*.hpp' \
-	-o -name '*.h' ! -path '*/stubs/*')
+BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[chm]*' -o -name '*.py') \
+	$(wildcard shaders/*)
+CXX_FILES = $(shell find native tests/native tests/metal/softmetal tests/metal/host \
+	-name '*.cpp' -o -name '*.hpp' -o -name '*.h' ! -path '*/stubs/*' -o -name '*.mm' -o -name '*.c')
 
-.PHONY: chat test test-metal-all install lint sanitize tsan test-neon metal-tools clean
+.PHONY: chat test test-metal-all test-metal-mac install lint sanitize tsan test-neon metal-tools clean
 
 chat: install
 	@$(BIN)/pamx chat
@@ -21,6 +22,11 @@ test: .venv/dev lint sanitize tsan test-neon metal-tools
 # Every specialisation of the shaders; `make test` takes a covering set.
 test-metal-all: .venv/dev metal-tools
 	$(BIN)/python -m pytest -m metal_all tests/metal
+
+# On a Mac: the Metal suite on the GPU, and build/metal-report.md to attach to an issue.
+test-metal-mac: .venv/dev
+	@[ "$$(uname -s)" = Darwin ] || { echo "make: this needs a Mac; here, make test runs the same tests in software" >&2; exit 1; }
+	PYTHONPATH=tests $(BIN)/python -m metal.host.report
 
 # One stamp for each kind of installation, so that asking for the other kind installs again.
 KIND := $(if $(PAMX_NO_NATIVE),plain,native)

@@ -4,8 +4,8 @@ The library is one abi3 extension, `pamx.native._pamx`: cffi's wrapper of native
 and the C++ sources under native/, linked to the libmlx of the pinned mlx wheel. On Linux, a second
 one that is no Python module, `pamx.native._blas`, stands between libmlx and OpenBLAS; on macOS the
 library has the Metal host in it, and native/building/metal.py says what that adds. The shaders go
-along as package data everywhere. Set PAMX_NO_NATIVE=1 to install without it (pamx then runs on plain MLX operations, slower), and
-PAMX_WERROR=1 to turn warnings into errors.
+along as package data everywhere. Set PAMX_NO_NATIVE=1 to install without the library (pamx then
+runs on plain MLX operations, slower), and PAMX_WERROR=1 to turn warnings into errors.
 """
 
 from __future__ import annotations
@@ -71,11 +71,6 @@ def sources() -> list[Path]:
 def headers() -> list[Path]:
     """Those that hosts and shaders share are among them."""
     return [*sorted(NATIVE.rglob("*.h*")), *sorted((ROOT / "shaders").glob("*.h"))]
-
-
-def headers() -> list[Path]:
-    """The library's, and those that it shares with the shaders."""
-    return sorted([*NATIVE.rglob("*.h*"), *SHADERS.glob("*.h")])
 
 
 def build_hash() -> str:

@@ -16,9 +16,9 @@ constexpr std::pair<Dtype, Dtype> kTypes[] = {{Dtype::float16, Dtype::float16},
                                               {Dtype::bfloat16, Dtype::bfloat16}};
 constexpr int32_t kDims[] = {64, 80, 96, 128, 192, 256};
 constexpr int32_t kGroups[] = {1, 3, 4, 6, 8};
-constexpr Kernel kKernels[] = {Kernel::paged_attention, Kernel::gqa_decode,
+constexpr Kernel kKernels[] = {Kernel::paged_attention,  Kernel::gqa_decode,
                                Kernel::gqa_decode_heads, Kernel::split_kv_reduce,
-                               Kernel::prefill_tiled, Kernel::prefill_nax};
+                               Kernel::prefill_tiled,    Kernel::prefill_nax};
 constexpr int32_t kPartitions[] = {0, 256, 512};
 
 LaunchShape shape_of(Kernel kernel, std::pair<Dtype, Dtype> types, int32_t group, int32_t dim) {

@@ -510,11 +510,11 @@ int32_t pamx_metal_built(void);
 int pamx_metal_configure(const char* shader_folder, const char* metallib);
 
 typedef struct {
-  const char* name;         /* for example "Apple M3 Max"; strings are valid for good */
-  const char* architecture; /* for example "applegpu_g15s"; empty: unknown */
-  const char* os_version;   /* of macOS; empty: unknown */
-  int32_t family;           /* n of MTLGPUFamilyApple<n>; 0: unknown */
-  int32_t cores;            /* 0: unknown */
+  const char* name;          /* for example "Apple M3 Max"; strings are valid for good */
+  const char* architecture;  /* for example "applegpu_g15s"; empty: unknown */
+  const char* os_version;    /* of macOS; empty: unknown */
+  int32_t family;            /* n of MTLGPUFamilyApple<n>; 0: unknown */
+  int32_t cores;             /* 0: unknown */
   int64_t working_set_bytes; /* that the system recommends to stay below */
   int64_t largest_buffer_bytes;
   int32_t threadgroup_bytes; /* of threadgroup memory */
@@ -545,7 +545,7 @@ typedef struct {
   int32_t pool_dtype; /* the same, or a 16-bit type below float32 */
   int32_t heads, kv_heads, k_dim, v_dim;
   pamx_metal_rows queries;
-  pamx_metal_rows keys, values; /* without buffers: nothing to write */
+  pamx_metal_rows keys, values;      /* without buffers: nothing to write */
   const pamx_metal_buffer* key_pool; /* from the start of each of these */
   const pamx_metal_buffer* value_pool;
   const pamx_metal_buffer* sinks; /* float32 [heads], or null */
@@ -568,10 +568,24 @@ int pamx_metal_copy_blocks(const pamx_metal_buffer* pool, int64_t block_bytes,
 
 /* Lays the first `tokens` tokens of a sequence out densely: its blocks are block_table[i], each of
  * block_size tokens of token_bytes, a multiple of 16. Waits. */
-int pamx_metal_gather(const pamx_metal_buffer* pool, const int32_t* block_table,
-                      int32_t num_blocks, int32_t tokens, int32_t block_size, int32_t token_bytes,
+int pamx_metal_gather(const pamx_metal_buffer* pool, const int32_t* block_table, int32_t num_blocks,
+                      int32_t tokens, int32_t block_size, int32_t token_bytes,
                       const pamx_metal_buffer* out);
 
 /* Bytes of partial results that this library keeps or lends out; at most the cap of
  * shaders/limits.h. */
 int pamx_metal_scratch_bytes(int64_t* bytes);
+
+/* What a dispatch reads or writes at a buffer index: a buffer from an offset, or bytes. */
+typedef struct {
+  int32_t index;
+  const pamx_metal_buffer* buffer; /* null: bytes */
+  int64_t offset;                  /* in bytes */
+  const void* bytes;               /* at most 4,096, copied */
+  int64_t size;                    /* of bytes */
+} pamx_metal_binding;
+
+/* Runs one dispatch as it stands and waits for it: for tests and measurements of single kernels.
+ * Fields of the launch that say nothing about its grid, function and constants are not read. */
+int pamx_metal_run(const pamx_launch* launch, const pamx_metal_binding* bindings, int32_t count,
+                   double* gpu_seconds);

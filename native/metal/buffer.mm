@@ -15,8 +15,9 @@ Object<id<MTLBuffer>> shared_memory(id<MTLDevice> device, uint64_t bytes) {
                                  " bytes was asked for; the largest here is " +
                                  std::to_string(most));
   }
-  auto buffer = Object<id<MTLBuffer>>::adopt(
-      [device newBufferWithLength:bytes options:MTLResourceStorageModeShared]);
+  auto buffer =
+      Object<id<MTLBuffer>>::adopt([device newBufferWithLength:bytes
+                                                       options:MTLResourceStorageModeShared]);
   if (!buffer) {
     throw Error(PAMX_FAILED, "Metal has no " + std::to_string(bytes) + " bytes of memory left");
   }
@@ -30,21 +31,24 @@ extern "C" int pamx_metal_buffer_create(int64_t bytes, pamx_metal_buffer** out) 
     return pamx::guarded([&] {
       pamx::require(out != nullptr, "the place for the new buffer is null");
       *out = nullptr;
-      pamx::require(bytes >= 1,
-                    "a buffer needs at least 1 byte, not " + std::to_string(bytes));
+      pamx::require(bytes >= 1, "a buffer needs at least 1 byte, not " + std::to_string(bytes));
       const auto device = (__bridge id<MTLDevice>)pamx::metal::system_gpu().device;
-      *out = new pamx_metal_buffer{
-          pamx::metal::shared_memory(device, static_cast<uint64_t>(bytes))};
+      *out =
+          new pamx_metal_buffer{pamx::metal::shared_memory(device, static_cast<uint64_t>(bytes))};
     });
   }
 }
 
 extern "C" void* pamx_metal_buffer_data(const pamx_metal_buffer* buffer) {
-  return buffer ? buffer->data() : nullptr;
+  @autoreleasepool {  // the compiler keeps a buffer for the caller of `contents`
+    return buffer ? buffer->data() : nullptr;
+  }
 }
 
 extern "C" int64_t pamx_metal_buffer_bytes(const pamx_metal_buffer* buffer) {
-  return buffer ? static_cast<int64_t>(buffer->bytes()) : 0;
+  @autoreleasepool {
+    return buffer ? static_cast<int64_t>(buffer->bytes()) : 0;
+  }
 }
 
 extern "C" void pamx_metal_buffer_free(pamx_metal_buffer* buffer) {

@@ -8,11 +8,11 @@
 namespace pamx::metal {
 
 struct GpuFacts {
-  std::string name;          // for example "Apple M3 Max"
-  std::string architecture;  // for example "applegpu_g15s"; empty: the system does not say
-  std::string os_version;    // of macOS, for example "26.1"; empty: unknown
-  int32_t family = 0;        // n of MTLGPUFamilyApple<n>; 0: no GPU of Apple's
-  int32_t cores = 0;         // 0: unknown
+  std::string name;                // for example "Apple M3 Max"
+  std::string architecture;        // for example "applegpu_g15s"; empty: the system does not say
+  std::string os_version;          // of macOS, for example "26.1"; empty: unknown
+  int32_t family = 0;              // n of MTLGPUFamilyApple<n>; 0: no GPU of Apple's
+  int32_t cores = 0;               // 0: unknown
   uint64_t working_set_bytes = 0;  // what Metal recommends to keep resident
   uint64_t largest_buffer_bytes = 0;
   uint32_t threadgroup_bytes = 0;  // threadgroup memory

@@ -57,8 +57,7 @@ Gpu& gpu_of(void* device) {
   if (known().files.folder.empty()) {
     throw Error(PAMX_UNSUPPORTED, "nobody has said where the Metal shaders are");
   }
-  return known().gpus.emplace_back(device, facts_of((__bridge id<MTLDevice>)device),
-                                   known().files);
+  return known().gpus.emplace_back(device, facts_of((__bridge id<MTLDevice>)device), known().files);
 }
 
 Gpu& system_gpu() {

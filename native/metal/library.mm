@@ -8,13 +8,13 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "../../shaders/params.h"
 #include "core/status.hpp"
 #include "metal/facts.hpp"
 #include "metal/object.hpp"
 #include "metal/source.hpp"
 #include "metal/system.hpp"
 #include "metal/words.hpp"
-#include "../../shaders/params.h"
 
 namespace pamx::metal {
 
@@ -39,8 +39,7 @@ std::string key_of(const plan::Launch& launch) {
 }
 
 Object<MTLFunctionConstantValues*> constants_of(const plan::Launch& launch) {
-  auto values =
-      Object<MTLFunctionConstantValues*>::adopt([[MTLFunctionConstantValues alloc] init]);
+  auto values = Object<MTLFunctionConstantValues*>::adopt([[MTLFunctionConstantValues alloc] init]);
   const auto set = [&](FunctionConstant constant, const void* value, MTLDataType type) {
     if (has(launch, constant)) [values.get() setConstantValue:value type:type atIndex:constant];
   };
@@ -97,8 +96,7 @@ Function function_of(id<MTLLibrary> library, const plan::Launch& launch) {
 
 State state_of(id<MTLDevice> device, id<MTLFunction> function, const plan::Launch& launch) {
   NSError* error = nil;
-  auto state =
-      State::adopt([device newComputePipelineStateWithFunction:function error:&error]);
+  auto state = State::adopt([device newComputePipelineStateWithFunction:function error:&error]);
   if (!state) {
     throw Error(PAMX_FAILED, "Metal makes no pipeline of " + launch.function + ": " + words(error));
   }

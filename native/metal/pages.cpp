@@ -52,8 +52,7 @@ void encode_copies(KernelEncoder& encoder, Library& library, const Buffer& pool,
     written.insert(target);
   }
   if (first < copies.size()) {
-    encode_group(encoder, library, pool, block_bytes, copies.data() + first,
-                 copies.size() - first);
+    encode_group(encoder, library, pool, block_bytes, copies.data() + first, copies.size() - first);
   }
 }
 

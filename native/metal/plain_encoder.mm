@@ -28,8 +28,7 @@ void PlainEncoder::end() {
 }
 
 void PlainEncoder::set_pipeline(const Pipeline& pipeline) {
-  [encoder_.get()
-      setComputePipelineState:(__bridge id<MTLComputePipelineState>)pipeline.state];
+  [encoder_.get() setComputePipelineState:(__bridge id<MTLComputePipelineState>)pipeline.state];
 }
 
 void PlainEncoder::set_input(uint32_t index, const Buffer& buffer) {

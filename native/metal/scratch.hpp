@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
-#include "metal/object.hpp"
 #include "../../shaders/limits.h"
+#include "metal/object.hpp"
 
 namespace pamx::metal {
 

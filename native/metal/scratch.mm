@@ -43,12 +43,10 @@ Scratch::Lease Scratch::take(uint64_t bytes) {
                                       std::to_string(cap_) + " that attention may take");
   }
   // The CPU never looks at partial results.
-  auto buffer = Object<id<MTLBuffer>>::adopt([device_.get()
-      newBufferWithLength:size
-                  options:MTLResourceStorageModePrivate]);
+  auto buffer = Object<id<MTLBuffer>>::adopt(
+      [device_.get() newBufferWithLength:size options:MTLResourceStorageModePrivate]);
   if (!buffer) {
-    throw Error(PAMX_FAILED,
-                "Metal has no " + std::to_string(size) + " bytes for partial results");
+    throw Error(PAMX_FAILED, "Metal has no " + std::to_string(size) + " bytes for partial results");
   }
   held_ += size;
   return {*this, std::move(buffer)};

@@ -33,9 +33,8 @@ Buffer whole(const pamx_metal_buffer* buffer) { return {buffer->buffer.handle(),
 
 void check_size(const pamx_metal_buffer* buffer, const char* name, uint64_t needed) {
   require(buffer != nullptr, std::string(name) + " is null");
-  require(buffer->bytes() >= needed, std::string(name) + " has " +
-                                         std::to_string(buffer->bytes()) + " bytes and needs " +
-                                         std::to_string(needed));
+  require(buffer->bytes() >= needed, std::string(name) + " has " + std::to_string(buffer->bytes()) +
+                                         " bytes and needs " + std::to_string(needed));
 }
 
 StridedRows rows_of(const pamx_metal_rows& rows, const char* name, int32_t tokens, int32_t heads,
@@ -136,8 +135,8 @@ void attention(const Batch& batch, const pamx_attention_params& params,
     scratch.emplace(own.scratch.take(static_cast<uint64_t>(plan.plan.scratch_bytes)));
     call.scratch = {scratch->handle()};
   }
-  const double seconds = own.commands.run(
-      [&](KernelEncoder& encoder) { encode_attention(encoder, call, plan); });
+  const double seconds =
+      own.commands.run([&](KernelEncoder& encoder) { encode_attention(encoder, call, plan); });
   plan::count_run(plan.plan);
   if (report) {
     static thread_local std::string text;
@@ -171,16 +170,15 @@ void copy_blocks(const pamx_metal_buffer* pool, int64_t block_bytes, const int32
 }
 
 void gather(const pamx_metal_buffer* pool, const int32_t* block_table, int32_t num_blocks,
-            int32_t tokens, int32_t block_size, int32_t token_bytes,
-            const pamx_metal_buffer* out) {
+            int32_t tokens, int32_t block_size, int32_t token_bytes, const pamx_metal_buffer* out) {
   require(block_table && tokens >= 1 && num_blocks >= 1, "there are no tokens to gather");
   require(block_size == 8 || block_size == 16 || block_size == 32,
           "block_size must be 8, 16 or 32, not " + std::to_string(block_size));
   require(token_bytes >= 16 && token_bytes % 16 == 0,
           "token_bytes must be a multiple of 16, not " + std::to_string(token_bytes));
-  require(int64_t{num_blocks} * block_size >= tokens,
-          std::to_string(num_blocks) + " blocks hold fewer than " + std::to_string(tokens) +
-              " tokens");
+  require(
+      int64_t{num_blocks} * block_size >= tokens,
+      std::to_string(num_blocks) + " blocks hold fewer than " + std::to_string(tokens) + " tokens");
   const int64_t block_bytes = int64_t{block_size} * token_bytes;
   check_size(pool, "pool", static_cast<uint64_t>(block_bytes));
   const auto blocks = static_cast<int64_t>(pool->bytes()) / block_bytes;
@@ -196,6 +194,58 @@ void gather(const pamx_metal_buffer* pool, const int32_t* block_table, int32_t n
     encode_gather(encoder, own.gpu.library, whole(pool), {table.handle()}, whole(out),
                   static_cast<uint32_t>(tokens), static_cast<uint32_t>(block_size),
                   static_cast<uint32_t>(token_bytes));
+  });
+}
+
+plan::Launch launch_from(const pamx_launch& given) {
+  require(given.source && given.function && given.instantiation,
+          "source, function and instantiation must not be null");
+  plan::Launch launch;
+  launch.source = given.source;
+  launch.function = given.function;
+  launch.instantiation = given.instantiation;
+  launch.constant_mask = given.constant_mask;
+  launch.has_window = given.has_window != 0;
+  launch.has_softcap = given.has_softcap != 0;
+  launch.has_sinks = given.has_sinks != 0;
+  launch.block_size = given.block_size;
+  for (size_t i = 0; i < 3; ++i) {
+    launch.grid[i] = given.grid[i];
+    launch.threadgroup[i] = given.threadgroup[i];
+  }
+  launch.threadgroup_bytes = given.threadgroup_bytes;
+  return launch;
+}
+
+void bind(KernelEncoder& encoder, const pamx_metal_binding& binding) {
+  const auto index = static_cast<uint32_t>(binding.index);
+  if (binding.buffer) {
+    const auto offset = static_cast<uint64_t>(binding.offset);
+    encoder.set_output(index, {binding.buffer->buffer.handle(), offset});
+  } else {
+    encoder.set_bytes(index, binding.bytes, static_cast<size_t>(binding.size));
+  }
+}
+
+double run(const pamx_launch& given, const pamx_metal_binding* bindings, int32_t count) {
+  for (int32_t i = 0; i < count; ++i) {
+    const pamx_metal_binding& b = bindings[i];
+    require(b.index >= 0 && b.index <= 30, "buffer indices are 0 to 30");
+    if (b.buffer) {
+      require(b.offset >= 0, "an offset is negative");
+      check_size(b.buffer, "a bound buffer", static_cast<uint64_t>(b.offset) + 1);
+    } else {
+      require(b.bytes && b.size >= 1 && b.size <= 4096, "1 to 4,096 bytes can be bound");
+    }
+  }
+  const plan::Launch launch = launch_from(given);
+  Standalone& own = standalone();
+  const Pipeline pipeline = own.gpu.library.pipeline(launch);
+  return own.commands.run([&](KernelEncoder& encoder) {
+    encoder.set_pipeline(pipeline);
+    for (int32_t i = 0; i < count; ++i) bind(encoder, bindings[i]);
+    if (launch.threadgroup_bytes) encoder.set_threadgroup_memory(launch.threadgroup_bytes);
+    encoder.dispatch(launch.grid, launch.threadgroup);
   });
 }
 
@@ -237,8 +287,7 @@ extern "C" int pamx_metal_gpu(pamx_metal_facts* facts) {
 }
 
 extern "C" int pamx_metal_attention(const pamx_batch* batch, const pamx_attention_params* params,
-                                    const pamx_metal_tensors* tensors,
-                                    pamx_metal_report* report) {
+                                    const pamx_metal_tensors* tensors, pamx_metal_report* report) {
   return entry([&] {
     pamx::require(batch && params && tensors, "batch, params and tensors must not be null");
     pamx::metal::attention(*batch->batch, *params, *tensors, report);
@@ -248,8 +297,7 @@ extern "C" int pamx_metal_attention(const pamx_batch* batch, const pamx_attentio
 extern "C" int pamx_metal_copy_blocks(const pamx_metal_buffer* pool, int64_t block_bytes,
                                       const int32_t* sources, const int32_t* targets,
                                       int32_t count) {
-  return entry(
-      [&] { pamx::metal::copy_blocks(pool, block_bytes, sources, targets, count); });
+  return entry([&] { pamx::metal::copy_blocks(pool, block_bytes, sources, targets, count); });
 }
 
 extern "C" int pamx_metal_gather(const pamx_metal_buffer* pool, const int32_t* block_table,
@@ -264,5 +312,15 @@ extern "C" int pamx_metal_scratch_bytes(int64_t* bytes) {
   return entry([&] {
     pamx::require(bytes != nullptr, "the place for the number is null");
     *bytes = static_cast<int64_t>(pamx::metal::standalone().scratch.held_bytes());
+  });
+}
+
+extern "C" int pamx_metal_run(const pamx_launch* launch, const pamx_metal_binding* bindings,
+                              int32_t count, double* gpu_seconds) {
+  return entry([&] {
+    pamx::require(launch && (bindings || count == 0) && count >= 0,
+                  "launch and bindings must not be null");
+    const double seconds = pamx::metal::run(*launch, bindings, count);
+    if (gpu_seconds) *gpu_seconds = seconds;
   });
 }

@@ -36,7 +36,8 @@ mx::Stream served_stream() {
 mx::Stream cpu_stream() {
   const auto stream = mx::default_stream(mx::default_device());
   if (stream.device != mx::Device::cpu) {
-    throw Error(PAMX_UNSUPPORTED, "MLX's default device is the GPU, and this runs on the CPU alone");
+    throw Error(PAMX_UNSUPPORTED,
+                "MLX's default device is the GPU, and this runs on the CPU alone");
   }
   return stream;
 }

@@ -41,3 +41,7 @@ extern "C" int pamx_metal_gather(const pamx_metal_buffer*, const int32_t*, int32
 }
 
 extern "C" int pamx_metal_scratch_bytes(int64_t*) { return absent(); }
+
+extern "C" int pamx_metal_run(const pamx_launch*, const pamx_metal_binding*, int32_t, double*) {
+  return absent();
+}

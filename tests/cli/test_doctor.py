@@ -16,7 +16,7 @@ from pamx.cli.doctor.machine import memory_limit
 from .conftest import Result, Run
 
 IDS = {
-    "system", "cpu", "instruction-set", "memory", "python", "pamx", "mlx-lm", "mlx", "gpu",
+    "system", "cpu", "instruction-set", "memory", "python", "pamx", "mlx-lm", "mlx", "gpu", "metal",
     "blas", "native-library", "attention", "compute", "self-test-mlx", "self-test-native", "cache",
     "hub-cache", "models", "default-model", "hub",
 }  # fmt: skip

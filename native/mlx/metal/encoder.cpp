@@ -7,9 +7,7 @@ namespace mx = mlx::core;
 
 namespace {
 
-mx::array& array_of(const metal::Buffer& buffer) {
-  return *static_cast<mx::array*>(buffer.object);
-}
+mx::array& array_of(const metal::Buffer& buffer) { return *static_cast<mx::array*>(buffer.object); }
 
 }  // namespace
 

@@ -86,8 +86,8 @@ void copy_blocks(mx::Stream stream, const std::vector<int32_t>& sources,
   for (size_t i = 0; i < sources.size(); ++i) copies.push_back({sources[i], targets[i]});
   MlxEncoder encoder(stream);
   const size_t block = pool.nbytes() / static_cast<size_t>(pool.shape(0));
-  metal::encode_copies(encoder, gpu_of(stream).library, buffer(pool),
-                       static_cast<uint32_t>(block), copies);
+  metal::encode_copies(encoder, gpu_of(stream).library, buffer(pool), static_cast<uint32_t>(block),
+                       copies);
 }
 
 }  // namespace pamx::gpu

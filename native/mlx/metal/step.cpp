@@ -69,14 +69,12 @@ std::shared_ptr<const Attention> Step::attention(metal::Gpu& gpu, const Batch& b
   for (const auto& known : planned_) {
     if (known->request == request && same(known->overrides, overrides)) return known;
   }
-  planned_.push_back(
-      std::make_shared<const Attention>(gpu, batch, arrays_, request, overrides));
+  planned_.push_back(std::make_shared<const Attention>(gpu, batch, arrays_, request, overrides));
   return planned_.back();
 }
 
 Step& step_of(const Batch& batch) {
-  return *batch.on_gpu.get<std::unique_ptr<Step>>(
-      [&] { return std::make_unique<Step>(batch); });
+  return *batch.on_gpu.get<std::unique_ptr<Step>>([&] { return std::make_unique<Step>(batch); });
 }
 
 }  // namespace pamx::gpu

@@ -26,8 +26,7 @@ std::shared_ptr<const Attention> prepare(mx::Stream, const Batch&, const Attenti
 
 void run(mx::Stream, const Attention&, const AttentionArrays&) { refuse(); }
 
-void copy_blocks(mx::Stream, const std::vector<int32_t>&, const std::vector<int32_t>&,
-                 mx::array&) {
+void copy_blocks(mx::Stream, const std::vector<int32_t>&, const std::vector<int32_t>&, mx::array&) {
   refuse();
 }
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from pamx.cli.doctor.machine import output_of
+from pamx.cli.doctor.metal import check_metal
 from pamx.cli.doctor.row import Row
 from pamx.cli.doctor.software import installed_version
 from pamx.cli.sizes import bytes_text
@@ -193,6 +194,7 @@ def _self_test(name: str, kernel: str) -> Row:
 CHECKS = {
     "mlx": check_mlx,
     "gpu": check_gpu,
+    "metal": check_metal,
     "blas": check_blas,
     "native-library": check_native,
     "attention": check_attention,

@@ -66,11 +66,19 @@ def missing() -> str:
 
 @dataclass(frozen=True)
 class Libraries:
-    """What was built: the device, and the library with manual and automatic counting."""
+    """What was built, with manual and automatic reference counting.
+
+    Attributes:
+        device: The software device, which the others share.
+        mrc, arc: The library with the C interface.
+        mrc_test, arc_test: objects_test.mm as a program.
+    """
 
     device: Path
     mrc: Path
     arc: Path
+    mrc_test: Path
+    arc_test: Path
 
 
 def build() -> Libraries:
@@ -93,25 +101,27 @@ def build() -> Libraries:
         "mrc": [(p, _MRC) for p in objective] + [personality],
         "arc": [(p, _ARC) for p in objective] + [personality, (HERE / "linux" / "arc.c", [])],
     }
+    tests = {"mrc": _MRC, "arc": _ARC}
     headers = _digest([*native.rglob("*.h*"), *HERE.rglob("*.h*"), *(ROOT / "shaders").glob("*.h")])
     with ThreadPoolExecutor(2) as pool:
         objects = {
             name: list(pool.map(lambda job: _compile(*job, headers), group))
             for name, group in jobs.items()
         }
-    current = {path for group in objects.values() for path in group}
+    tested = {name: _compile(HERE / "objects_test.mm", how, headers) for name, how in tests.items()}
+    current = set(tested.values()) | {path for group in objects.values() for path in group}
     for old in set(OUT.glob("*.o")) - current:
         old.unlink()
-    device = _link("libsoftmetal.so", objects["device"])
+    # By its name, copies of the libraries find the device that is loaded already.
+    device = _link("libsoftmetal.so", objects["device"], ["-shared", "-Wl,-soname,libsoftmetal.so"])
     use = [f"-L{OUT}", "-lsoftmetal", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs"]
-    mrc = _link("libpamx_mrc.so", objects["plain"] + objects["mrc"], use, [device])
-    arc = _link(
-        "libpamx_arc.so",
-        objects["plain"] + objects["arc"],
-        [*use, "-Wl,--wrap=__objc_exec_class"],
-        [device],
-    )
-    return Libraries(device, mrc, arc)
+    made = {}
+    for name, more in (("mrc", []), ("arc", ["-Wl,--wrap=__objc_exec_class"])):
+        parts = objects["plain"] + objects[name]
+        made[name] = _link(f"libpamx_{name}.so", parts, ["-shared", *use, *more], [device])
+        program = f"objects_test_{name}"
+        made[f"{name}_test"] = _link(program, [*parts, tested[name]], [*use, *more], [device])
+    return Libraries(device=device, **made)
 
 
 def _runtime_headers_for_arc() -> None:
@@ -160,7 +170,7 @@ def _link(
     target, record = OUT / name, OUT / f"{name}.inputs"
     inputs = "\n".join([*map(str, objects), *flags, *(str(n.stat().st_mtime_ns) for n in needs)])
     if not target.exists() or not record.exists() or record.read_text() != inputs:
-        command = [CLANG, "-shared", *map(str, objects), "-o", str(target), *flags]
+        command = [CLANG, *map(str, objects), "-o", str(target), *flags]
         _run([*command, f"-L{GCC}", *_LIBRARIES])
         record.write_text(inputs)
     return target

@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from metal import softmetal
 from metal.formats import STORAGE, from_bits, to_bits
 from metal.host import build
 from metal.softmetal.build import compiled
+from pamx.native.launch import Launch
 
 ROOT = Path(__file__).parents[3]
 SHADERS = ROOT / "shaders"
@@ -80,8 +82,21 @@ class Answer:
 class Metal:
     """The library's Metal interface."""
 
-    def __init__(self, ffi: Any, lib: Any, software: Any = None) -> None:
-        self.ffi, self.lib, self.software = ffi, lib, software
+    def __init__(self, ffi: Any, path: Path, software: Any = None) -> None:
+        self.ffi, self.lib, self.path, self.software = ffi, ffi.dlopen(str(path)), path, software
+
+    def become(
+        self,
+        name: str = "software Metal",
+        architecture: str = "applegpu_g15g",
+        os_version: str = "15.5",
+        family: int = 9,
+        cores: int = 10,
+        most_threads: int = 1024,
+    ) -> None:
+        """What the software device says of itself to libraries that have not asked yet."""
+        texts = (t.encode() for t in (name, architecture, os_version))
+        self.software.softmetal_set_machine(*texts, family, cores, most_threads)
 
     def check(self, status: int) -> None:
         if status:
@@ -135,9 +150,7 @@ class Metal:
             rows[name] = Buffer(self, bits.swapaxes(0, 1).copy() if by_head else bits)
         key_pool = Buffer(self, to_bits(step.key_pool, pools))
         value_pool = Buffer(self, to_bits(step.value_pool, pools))
-        out = Buffer(
-            self, np.full((len(step.queries), case.heads, case.v_dim), 0, STORAGE[dtype])
-        )
+        out = Buffer(self, np.full((len(step.queries), case.heads, case.v_dim), 0, STORAGE[dtype]))
         sinks = None if step.sinks is None else Buffer(self, step.sinks)
 
         tensors = self.ffi.new("pamx_metal_tensors*")
@@ -165,12 +178,39 @@ class Metal:
             float(report.gpu_seconds),
         )
 
+    def run(
+        self,
+        launch: Launch,
+        buffers: Mapping[int, Buffer | npt.NDArray[Any]],
+    ) -> float:
+        """Runs one dispatch; arrays are bound as bytes. Returns the GPU's seconds."""
+        given = self.ffi.new("pamx_launch*")
+        keep: list[Any] = []
+        for name in ("source", "function", "instantiation"):
+            keep.append(self.ffi.new("char[]", getattr(launch, name).encode()))
+            setattr(given, name, keep[-1])
+        given.constant_mask = sum(1 << i for i in launch.constants)
+        given.has_window, given.has_softcap, given.has_sinks, given.block_size = (
+            int(launch.constants.get(i, 0)) for i in range(4)
+        )
+        given.grid, given.threadgroup = launch.grid, launch.threadgroup
+        given.threadgroup_bytes = launch.threadgroup_bytes
+        bindings = self.ffi.new("pamx_metal_binding[]", len(buffers))
+        for binding, (index, bound) in zip(bindings, buffers.items(), strict=True):
+            binding.index = index
+            if isinstance(bound, Buffer):
+                binding.buffer = bound.handle
+            else:
+                keep.append(self.ffi.from_buffer(bound))
+                binding.bytes, binding.size = keep[-1], bound.nbytes
+        seconds = self.ffi.new("double*")
+        self.check(self.lib.pamx_metal_run(given, bindings, len(buffers), seconds))
+        return float(seconds[0])
+
     def copy_blocks(self, pool: Buffer, sources: Sequence[int], targets: Sequence[int]) -> None:
         block_bytes = pool.array[0].nbytes
         ids = [self.ffi.new("int32_t[]", list(i)) for i in (sources, targets)]
-        self.check(
-            self.lib.pamx_metal_copy_blocks(pool.handle, block_bytes, *ids, len(sources))
-        )
+        self.check(self.lib.pamx_metal_copy_blocks(pool.handle, block_bytes, *ids, len(sources)))
 
     def gather(self, pool: Buffer, table: Sequence[int], tokens: int) -> Array:
         """[tokens, ...] of a sequence whose blocks of the pool [blocks, size, ...] these are."""
@@ -202,24 +242,37 @@ def missing() -> str:
 @functools.cache
 def load(name: str) -> Metal:
     """The library of this name, its shaders those of this tree."""
-    if name == "device":
-        from pamx.native.loader import library
-
-        native = library()
-        metal = Metal(native.ffi, native.lib)
-    else:
-        metal = _software(getattr(build.build(), name))
+    metal = _open(_path(name))
     metal.configure()
     return metal
 
 
-def _software(path: Path) -> Metal:
+def fresh(name: str, folder: Path) -> Metal:
+    """A copy of the library, in `folder`, that has seen no device and knows no shaders yet."""
+    path = _path(name)
+    folder.mkdir(exist_ok=True)
+    copy = folder / path.name
+    shutil.copy(path, copy)
+    return _open(copy)
+
+
+def _path(name: str) -> Path:
+    if name == "device":
+        from pamx.native.loader import library
+
+        return library().path
+    return Path(getattr(build.build(), name))
+
+
+def _open(path: Path) -> Metal:
     ffi = FFI()
     ffi.cdef((ROOT / "native" / "include" / "pamx.h").read_text())
+    if sys.platform == "darwin":
+        return Metal(ffi, path)
     ffi.cdef(_SOFTWARE)
-    device = ffi.dlopen(str(path.with_name("libsoftmetal.so")))
+    device = ffi.dlopen(str(build.OUT / "libsoftmetal.so"))
     device.softmetal_set_compiler(_compiler(ffi))
-    return Metal(ffi, ffi.dlopen(str(path)), device)
+    return Metal(ffi, path, device)
 
 
 _compilers: list[Any] = []  # cffi callbacks live as long as the process

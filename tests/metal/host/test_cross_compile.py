@@ -6,6 +6,8 @@ checks.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from metal.host.macos import cross
@@ -13,11 +15,19 @@ from metal.host.macos import cross
 pytestmark = pytest.mark.skipif(bool(cross.missing()), reason=cross.missing())
 
 
-def test_links_strictly_to_libmlx() -> None:
-    objects = cross.compile_all([*cross.sources("*.cpp"), *cross.sources("*.mm")])
-    library = cross.link(objects).read_bytes()
+def check_links(files: list[Path]) -> None:
+    library = cross.link(cross.compile_all(files)).read_bytes()
     for name in (b"_pamx_metal_attention", b"_pamx_paged_attention", b"@rpath/libmlx.dylib"):
         assert name in library
+
+
+def test_attention_links_strictly_to_libmlx() -> None:
+    check_links(cross.attention_sources())
+
+
+@pytest.mark.metal_all
+def test_everything_links_strictly_to_libmlx() -> None:
+    check_links([*cross.sources("*.cpp"), *cross.sources("*.mm")])
 
 
 def test_compiles_with_automatic_reference_counting() -> None:

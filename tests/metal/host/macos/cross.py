@@ -28,7 +28,7 @@ def missing() -> str:
         return "ziglang is not installed"
     try:
         wheels.mlx()
-    except wheels.Unavailable as error:
+    except wheels.UnavailableError as error:
         return str(error)
     return ""
 
@@ -38,6 +38,14 @@ def sources(pattern: str) -> list[Path]:
     folders = ("blas", "building", "no_metal", "mlx/no_metal")
     skipped = {NATIVE / folder for folder in folders}
     return sorted(p for p in NATIVE.rglob(pattern) if not skipped & set(p.parents))
+
+
+def attention_sources() -> list[Path]:
+    """Of those, what the attention and page operations need: about half."""
+    others = {NATIVE / "cpu" / name for name in ("block", "linear", "small")}
+    others |= {NATIVE / "mlx" / f"{name}.cpp" for name in ("blocks", "linear", "small")}
+    found = [*sources("*.cpp"), *sources("*.mm")]
+    return [p for p in found if p not in others and not others & set(p.parents)]
 
 
 def compile_all(files: Sequence[Path], flags: Sequence[str] = ()) -> list[Path]:

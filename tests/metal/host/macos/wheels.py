@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[4]
 FOLDER = ROOT / "build" / "mlx-macos"
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """Why the wheels are not here."""
 
 
@@ -22,7 +22,7 @@ def mlx() -> Path:
     """The folder `mlx` of the wheels, downloaded once to build/.
 
     Raises:
-        Unavailable: there is no network.
+        UnavailableError: there is no network.
     """
     version = pinned()
     done = FOLDER / version / "mlx"
@@ -35,7 +35,7 @@ def mlx() -> Path:
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         reason = run.stderr.strip().splitlines()[-1:]
-        raise Unavailable(f"the MLX wheels for macOS cannot be downloaded: {' '.join(reason)}")
+        raise UnavailableError(f"the MLX wheels for macOS cannot be downloaded: {' '.join(reason)}")
     unpacked = FOLDER / f"{version}.part"
     for wheel in wheels.glob(f"mlx*-{version}-*.whl"):
         zipfile.ZipFile(wheel).extractall(unpacked)

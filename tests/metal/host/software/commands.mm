@@ -105,8 +105,7 @@ struct Slot {
     if ((buffer && !launch.buffers[index]) ||
         (argument.kind == 't' && !launch.threadgroup_bytes[index])) {
       softmetal::broke_rule(std::string([[function name] UTF8String]) + ": " + argument.attribute +
-                            " " + std::to_string(index) + " (" + argument.name +
-                            ") is not bound");
+                            " " + std::to_string(index) + " (" + argument.name + ") is not bound");
     }
   }
 }

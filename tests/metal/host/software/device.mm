@@ -20,11 +20,12 @@ Machine& machine() {
 void broke_rule(const std::string& what) { throw std::runtime_error("Metal's rules: " + what); }
 
 NSError* error_of(const char* domain, const std::string& what) {
-  return [NSError
-      errorWithDomain:[NSString stringWithUTF8String:domain]
-                 code:1
-             userInfo:[NSDictionary dictionaryWithObject:[NSString stringWithUTF8String:what.c_str()]
-                                                  forKey:NSLocalizedDescriptionKey]];
+  return
+      [NSError errorWithDomain:[NSString stringWithUTF8String:domain]
+                          code:1
+                      userInfo:[NSDictionary
+                                   dictionaryWithObject:[NSString stringWithUTF8String:what.c_str()]
+                                                 forKey:NSLocalizedDescriptionKey]];
 }
 
 int32_t machine_cores() { return machine().cores; }
@@ -90,8 +91,7 @@ int64_t alive(int64_t change) {
   return softmetal::machine().working_set;
 }
 - (BOOL)supportsFamily:(MTLGPUFamily)family {
-  return family >= MTLGPUFamilyApple1 &&
-         family < MTLGPUFamilyApple1 + softmetal::machine().family;
+  return family >= MTLGPUFamilyApple1 && family < MTLGPUFamilyApple1 + softmetal::machine().family;
 }
 - (id<MTLCommandQueue>)newCommandQueue {
   return [[SoftQueue alloc] init];
@@ -136,8 +136,7 @@ int64_t alive(int64_t change) {
 }
 @end
 
-extern "C" __attribute__((visibility("default"))) id<MTLDevice> MTLCreateSystemDefaultDevice(
-    void) {
+extern "C" __attribute__((visibility("default"))) id<MTLDevice> MTLCreateSystemDefaultDevice(void) {
   if (softmetal::machine().name.empty()) return nil;
   return [[SoftDevice alloc] init];
 }

@@ -103,8 +103,8 @@ std::string refusal(const softmetal::Program& program, int kernel,
 
 @implementation SoftFunction
 - (NSString*)name {
-  return [NSString
-      stringWithUTF8String:(*program_)->kernels()[static_cast<size_t>(kernel_)].c_str()];
+  return
+      [NSString stringWithUTF8String:(*program_)->kernels()[static_cast<size_t>(kernel_)].c_str()];
 }
 - (void)dealloc {
   delete program_;

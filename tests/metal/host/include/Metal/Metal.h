@@ -12,7 +12,11 @@
 #else
 // The GNU runtime's classes are laid out by their declarations, so the fields stand here.
 typedef double CFTimeInterval;
-#define SOFTMETAL_FIELDS(...) {@private __VA_ARGS__}
+#define SOFTMETAL_FIELDS(...) \
+  {                           \
+   @private                   \
+    __VA_ARGS__               \
+  }
 #ifndef NS_RETURNS_INNER_POINTER
 #define NS_RETURNS_INNER_POINTER __attribute__((objc_returns_inner_pointer))
 #endif
@@ -66,19 +70,23 @@ typedef enum MTLCommandBufferStatus : NSUInteger {
   MTLCommandBufferStatusError = 5,
 } MTLCommandBufferStatus;
 
-@protocol MTLBuffer, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLCommandQueue,
-    MTLCommandBuffer, MTLComputeCommandEncoder;
+@protocol MTLBuffer
+, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLCommandQueue, MTLCommandBuffer,
+    MTLComputeCommandEncoder;
 
-@interface MTLArchitecture : NSObject SOFTMETAL_FIELDS(NSString* _name;)
+@interface MTLArchitecture : NSObject
+SOFTMETAL_FIELDS(NSString* _name;)
 @property(readonly) NSString* name;
 @end
 
-@interface MTLCompileOptions : NSObject SOFTMETAL_FIELDS(MTLLanguageVersion _version; BOOL _fast;)
+@interface MTLCompileOptions : NSObject
+SOFTMETAL_FIELDS(MTLLanguageVersion _version; BOOL _fast;)
 @property(nonatomic) MTLLanguageVersion languageVersion;
 @property(nonatomic) BOOL fastMathEnabled;
 @end
 
-@interface MTLFunctionConstantValues : NSObject SOFTMETAL_FIELDS(void* _values;)
+@interface MTLFunctionConstantValues : NSObject
+SOFTMETAL_FIELDS(void* _values;)
 - (void)setConstantValue:(const void*)value type:(MTLDataType)type atIndex:(NSUInteger)index;
 @end
 
@@ -152,5 +160,4 @@ typedef enum MTLCommandBufferStatus : NSUInteger {
 #ifdef __cplusplus
 extern "C"
 #endif
-    id<MTLDevice>
-    MTLCreateSystemDefaultDevice(void) SOFTMETAL_RETAINED;
+    id<MTLDevice> MTLCreateSystemDefaultDevice(void) SOFTMETAL_RETAINED;

@@ -6,5 +6,4 @@
 #ifdef __cplusplus
 extern "C"
 #endif
-    int
-    sysctlbyname(const char* name, void* value, size_t* size, void* set, size_t set_size);
+    int sysctlbyname(const char* name, void* value, size_t* size, void* set, size_t set_size);
