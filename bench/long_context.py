@@ -90,8 +90,9 @@ def on_pages(tokens: int, dtype: str, decode: int) -> dict[str, Any]:
     model = random_model(dtype)
     weights = mx.get_active_memory()
     # pamx decides as on a machine of which the budget is all that there is.
-    budget._available_bytes = lambda: BUDGET - weights
-    allowed = budget.measure_budget().pages
+    budget.available_bytes = lambda: BUDGET - budget.own_bytes()
+    memory = budget.measure_memory()
+    allowed = memory.budget(budget.Footprint(weights, 0, 0)).pages
     paged = PagedModel(model, context=tokens + SPARE, admission=Admission(True, True))
     pool = paged.pool
     # Blocks given back in random order come out in random order.

@@ -20,13 +20,14 @@ from pamx.engine.completion import BeamAnswer, Completion, Delta, FinishReason
 from pamx.engine.prompt import Prompt, prompt_tokens
 from pamx.engine.sampling import Sampling, make_sampler
 from pamx.engine.slot import Dense, Paged, Slot
-from pamx.engine.steps import decode, prefill, prefill_chunk
+from pamx.engine.steps import decode, prefill
 from pamx.engine.text import TextStream
 from pamx.errors import RequestError
 from pamx.models import LoadedModel
 from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
 from pamx.substitute.computation import chosen_mode
 from pamx.substitute.levels import ComputeMode, Levels
+from pamx.substitute.needs import prefill_chunk
 from pamx.substitute.paged_model import PagedModel
 from pamx.substitute.weight_file import FileStore
 

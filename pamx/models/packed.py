@@ -126,6 +126,11 @@ class WeightFile(Generic[M]):
         self._used[key] = source, place
         return place
 
+    def size(self, key: str, source: tuple[int, ...]) -> int | None:
+        """Bytes of a matrix of the file, which may yet prove damaged; None if it lacks it."""
+        entry = self._table.entries.get(key) if self._table else None
+        return entry.size if entry is not None and entry.source == source else None
+
     def keep(self, key: str, source: tuple[int, ...], place: Place[M]) -> None:
         """Has `save` write a matrix that `find` did not have."""
         if self._limit != 0:

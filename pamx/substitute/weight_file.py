@@ -32,6 +32,9 @@ class FileStore:
         self._file.keep(key, source, Place(_numbers(kept), made.memory, made.offset, kept.nbytes))
         return made
 
+    def known_size(self, key: str, wanted: MatrixFormat) -> int | None:
+        return self._file.size(key, _numbers(wanted))
+
 
 def _numbers(matrix_format: MatrixFormat) -> tuple[int, ...]:
     native = matrix_format.native()
