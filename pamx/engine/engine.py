@@ -24,6 +24,7 @@ from pamx.engine.steps import decode, prefill
 from pamx.engine.text import TextStream
 from pamx.errors import RequestError
 from pamx.models import LoadedModel
+from pamx.models.check import trained_context
 from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
 from pamx.substitute.computation import chosen_mode
 from pamx.substitute.levels import ComputeMode, Levels
@@ -76,7 +77,7 @@ class Engine(Closing):
         self.model = loaded.model
         self.tokenizer: Any = loaded.tokenizer
         self._vocabulary: int | None = loaded.config.get("vocab_size")
-        self._trained = trained = _trained_context(loaded.config)
+        self._trained = trained = trained_context(loaded.config)
         if context is not None and trained is not None and context > trained:
             raise RequestError(
                 f"A context of {context:,} tokens is more than the {trained:,} that "
@@ -420,13 +421,3 @@ def load(
     return Engine(
         loaded, context=context, block_size=block_size, compute=compute, kv_dtype=kv_dtype
     )
-
-
-def _trained_context(config: dict[str, Any]) -> int | None:
-    for part in (config, config.get("text_config")):
-        if not isinstance(part, dict):
-            continue
-        for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-            if isinstance(part.get(key), int) and part[key] > 0:
-                return int(part[key])
-    return None

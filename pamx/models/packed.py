@@ -39,6 +39,7 @@ __all__ = [
     "fingerprint",
     "forget",
     "kept_bytes",
+    "kept_table",
     "open_weights",
 ]
 
@@ -100,7 +101,7 @@ class WeightFile(Generic[M]):
         self._model = str(folder.resolve())
         self._made_from = made_from
         self._progress = progress
-        self._file = _folder() / f"{_stem(self._model)}-{made_from[:16]}{_SUFFIX}"
+        self._file = _file_of(self._model, made_from)
         self._used: dict[str, tuple[tuple[int, ...], Place[M]]] = {}
         self._changed = False
         self._writer: threading.Thread | None = None
@@ -229,6 +230,28 @@ def open_weights(
     from pamx.native.matrices import Memory
 
     return WeightFile(folder, made_from, Memory.map, progress=progress)
+
+
+def kept_table(folder: Path, config: dict[str, Any]) -> Table | None:
+    """What is packed already of a model that would be opened here; no weight is read."""
+    import mlx.core as mx
+
+    from pamx.native.loader import library
+
+    if config.get("model_file") or mx.default_device().type != mx.DeviceType.cpu:
+        return None
+    try:
+        native = library()
+        made_from = fingerprint(folder, native.build_hash, native.mlx_loaded)
+        model = str(folder.resolve())
+        table = read_table(_file_of(model, made_from))
+    except (NativeError, OSError, DamagedFileError, ModelError):
+        return None
+    return table if (table.model, table.fingerprint) == (model, made_from) else None
+
+
+def _file_of(model: str, made_from: str) -> Path:
+    return _folder() / f"{_stem(model)}-{made_from[:16]}{_SUFFIX}"
 
 
 def fingerprint(folder: Path, build: str, mlx: str) -> str:
