@@ -40,6 +40,7 @@ __all__ = [
     "forget",
     "kept_bytes",
     "kept_table",
+    "limit_from_environment",
     "open_weights",
 ]
 
@@ -97,7 +98,7 @@ class WeightFile(Generic[M]):
         *,
         progress: bool = True,
     ) -> None:
-        self._limit = _limit()
+        self._limit = limit_from_environment()
         self._model = str(folder.resolve())
         self._made_from = made_from
         self._progress = progress
@@ -314,8 +315,12 @@ def _verify(table: Table, memory: Memory, sound: dict[str, Future[bool]]) -> Non
             sound[key].set_result(False)
 
 
-def _limit() -> int | None:
-    """Bytes that all files may take; None: what suits the disk."""
+def limit_from_environment() -> int | None:
+    """Bytes that all files may take, as PAMX_WEIGHT_CACHE says; None: what suits the disk.
+
+    Raises:
+        ModelError: it is neither a size nor 0.
+    """
     text = os.environ.get("PAMX_WEIGHT_CACHE", "").strip()
     if not text:
         return None

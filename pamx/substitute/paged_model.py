@@ -13,7 +13,8 @@ from pamx.attention.step import Packing, Step
 from pamx.closing import Closing
 from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
-from pamx.kv.budget import give_back_free_memory, measure_memory
+from pamx.kv.budget import measure_memory
+from pamx.kv.limits import give_back_free_memory
 from pamx.kv.pool import BlockPool, LayerGeometry
 from pamx.substitute.admission import Admission
 from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype

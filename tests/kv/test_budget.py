@@ -8,15 +8,9 @@ from types import SimpleNamespace
 import mlx.core as mx
 import pytest
 
-from pamx.kv import budget
-from pamx.kv.budget import (
-    Footprint,
-    MemoryBudget,
-    available_bytes,
-    cgroup_limit,
-    measure_memory,
-    own_bytes,
-)
+from pamx.kv import limits
+from pamx.kv.budget import Footprint, MemoryBudget, measure_memory
+from pamx.kv.limits import available_bytes, cgroup_room, own_bytes
 
 MODEL = Footprint(weights=1 << 20, activations=1 << 19, scratch=1 << 18)
 
@@ -63,17 +57,17 @@ def test_the_smallest_limit_above_counts(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "a" / "memory.current").write_text(f"{2 * gigabyte}\n")
     (tmp_path / "a" / "memory.stat").write_text(f"anon 5\ninactive_file {gigabyte}\n")
     (tmp_path / "a" / "b" / "memory.max").write_text("max\n")
-    real, cgroups = Path.read_text, budget._cgroups
+    real, cgroups = Path.read_text, limits._cgroups
 
     def read(path: Path, *args: str) -> str:
         return "0::/a/b\n" if str(path) == "/proc/self/cgroup" else real(path, *args)
 
     monkeypatch.setattr(Path, "read_text", read)
-    monkeypatch.setattr(budget, "_cgroups", lambda: cgroups(tmp_path))
+    monkeypatch.setattr(limits, "_cgroups", lambda: cgroups(tmp_path))
     free = SimpleNamespace(available=8 * gigabyte)
-    monkeypatch.setattr(budget.psutil, "virtual_memory", lambda: free)
-    assert cgroup_limit() == 3 * gigabyte
+    monkeypatch.setattr(limits.psutil, "virtual_memory", lambda: free)
+    assert cgroup_room() == (3 * gigabyte, 2 * gigabyte)
     assert available_bytes() == 2 * gigabyte  # what the kernel can drop is no use
     (tmp_path / "a" / "memory.max").write_text("max\n")
-    assert cgroup_limit() is None
+    assert cgroup_room() is None
     assert available_bytes() == 8 * gigabyte

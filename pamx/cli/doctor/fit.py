@@ -149,7 +149,8 @@ class _Inquiry:
         from pamx.attention.backend import choose_backend
         from pamx.attention.placeholders import UnsupportedAttentionError
         from pamx.engine.admission_record import recall_admission
-        from pamx.kv.budget import measure_memory, own_bytes
+        from pamx.kv.budget import measure_memory
+        from pamx.kv.limits import own_bytes
         from pamx.models.check import trained_context
         from pamx.models.load import LoadedModel, build, quiet, read_tokenizer
         from pamx.models.packed import kept_table
@@ -162,8 +163,9 @@ class _Inquiry:
         from pamx.substitute.weight_file import known_sizes
 
         self.question, self.found = question, found
-        wanted, dtype = checked_compute(question.compute) or "fast", checked_kv_dtype(
-            question.kv_dtype
+        wanted, dtype = (
+            checked_compute(question.compute) or "fast",
+            checked_kv_dtype(question.kv_dtype),
         )
         if found.config.get("model_file") is not None:
             raise ModelError(
@@ -259,7 +261,8 @@ class _Inquiry:
     # ---- answer ----------------------------------------------------------------------------------
 
     def fit(self) -> Fit:
-        from pamx.kv.budget import UNASKED_SHARE, cgroup_limit, device_limit
+        from pamx.kv.budget import UNASKED_SHARE, device_limit
+        from pamx.kv.limits import cgroup_room
         from pamx.substitute.needs import prefill_chunk
 
         question, batch = self.question, self.question.batch
@@ -292,7 +295,7 @@ class _Inquiry:
         fits = context <= longest and not too_long
         if device_limit():
             limited_by = "the GPU's recommended working set"
-        elif cgroup_limit() is not None:
+        elif cgroup_room() is not None:
             limited_by = "memory available now, within this container"
         else:
             limited_by = "memory available now"
