@@ -68,6 +68,7 @@ class Engine(Closing):
         loaded: LoadedModel,
         *,
         context: int | None = None,
+        sequences: int = 1,
         block_size: int = 16,
         compute: ComputeMode | None = None,
         kv_dtype: KvDtype = "auto",
@@ -84,6 +85,8 @@ class Engine(Closing):
                 f"{loaded.name} was made for.",
                 f"Ask for at most {trained:,}.",
             )
+        if sequences < 1:
+            raise RequestError(f"sequences is {sequences}; it must be at least 1.")
         self._paged: PagedModel | None = None
         wanted, dtype = checked_compute(compute) or "fast", checked_kv_dtype(kv_dtype)
         try:
@@ -92,8 +95,8 @@ class Engine(Closing):
             known = recall_admission(loaded, mode, dtype)
             self._paged = PagedModel(
                 loaded.model,
-                context=context,
-                max_context=trained,
+                context=None if context is None else context * sequences,
+                max_context=None if trained is None else trained * sequences,
                 block_size=block_size,
                 backend=backend,
                 admission=known,
@@ -104,7 +107,7 @@ class Engine(Closing):
             if self._paged.admission != known:
                 remember_admission(loaded, mode, dtype, self._paged.admission)
             self.compute = self._paged.compute
-            self.context = min(context or self._paged.context, self._paged.context)
+            self.context = min(context or trained or self._paged.context, self._paged.context)
             self.attention = AttentionStatus(True, backend.name, backend.reason)
         except UnsupportedAttentionError as error:
             self.context = context or trained or 4096
@@ -385,6 +388,7 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     context: int | None = None,
+    sequences: int = 1,
     block_size: int = 16,
     compute: ComputeMode | None = None,
     kv_dtype: KvDtype = "auto",
@@ -399,6 +403,7 @@ def load(
         trust_remote_code: Run code that the checkpoint brings along.
         context: Tokens that a prompt and its answer may have together; None: as many as the
             model was made for, or as fit half of the free memory.
+        sequences: How many of such length the pages hold at a time; a batch shares them.
         block_size: Tokens a page: 8, 16 or 32.
         compute: "fast", "exact" or "mlx", as for `PagedModel`; None: "fast". Where the native
             library does not serve MLX, "mlx" does.
@@ -419,5 +424,10 @@ def load(
         lazy=compute != "mlx",
     )
     return Engine(
-        loaded, context=context, block_size=block_size, compute=compute, kv_dtype=kv_dtype
+        loaded,
+        context=context,
+        sequences=sequences,
+        block_size=block_size,
+        compute=compute,
+        kv_dtype=kv_dtype,
     )

@@ -109,8 +109,8 @@ def _attention(compute: Compute) -> KernelTest:
     size = 8
     starts, lengths, tables = (np.array(a, np.int32) for a in ([0, _ROWS], [_ROWS], [[1]]))
     batch = NativeBatch(starts, lengths, tables, 2, size)
-    pools = [mx.zeros((2, size, _KV_HEADS, _DIM)) for _ in range(2)]
-    mx.eval(pools)
+    keys, values = (mx.zeros((2, size, _KV_HEADS, _DIM)) for _ in range(2))
+    mx.eval(keys, values)
 
     n = _rms(x) * norm
     q, k, v = ((n @ w.T).reshape(_ROWS, -1, _DIM).swapaxes(0, 1) for w in weights)
@@ -122,7 +122,7 @@ def _attention(compute: Compute) -> KernelTest:
     shares /= shares.sum(-1, keepdims=True)
     expected = x + (shares @ v).swapaxes(0, 1).reshape(_ROWS, -1) @ o.T
     return _compare(
-        lambda: block(mx.array(x)[None], batch, *pools)[0],
+        lambda: block(mx.array(x)[None], batch, keys, values)[0],
         expected,
         _EXACT if compute == "exact" else _FAST,
     )

@@ -49,7 +49,8 @@ def measure_caches(model: Module) -> list[CacheSize]:
     Raises:
         ModelError: the model does not run on this device.
     """
-    (short, _), (long, caches) = (_after(model, tokens) for tokens in (_SHORT, _LONG))
+    short, _ = _after(model, _SHORT)
+    long, caches = _after(model, _LONG)
     sizes = []
     for low, high, cache in zip(short, long, caches, strict=True):
         per_token = max(0, high - low) // (_LONG - _SHORT)
@@ -87,8 +88,8 @@ def _held(cache: Any) -> int:
         state = cache.state
     except (AttributeError, TypeError):  # nothing was put into it
         return 0
-    arrays = [value for _, value in tree_flatten(state) if isinstance(value, mx.array)]
-    return sum(int(array.nbytes) for array in arrays)
+    arrays: list[Any] = [pair[1] for pair in tree_flatten(state)]
+    return sum(int(array.nbytes) for array in arrays if isinstance(array, mx.array))
 
 
 @contextmanager

@@ -48,7 +48,11 @@ def run_checks(wanted: Collection[str] = (), *, offline: bool = False) -> list[R
         offline: Do not use the network.
     """
     chosen = [name for name in IDS if not wanted or name in wanted]
-    checks = {**_BEFORE, **_AFTER, "hub": partial(storage.check_hub, offline=offline)}
+    checks: dict[str, Check] = {
+        **_BEFORE,
+        **_AFTER,
+        "hub": partial(storage.check_hub, offline=offline),
+    }
     rows: dict[str, Row] = {}
     threads = {name: _started(name, checks[name], rows) for name in chosen if name in checks}
     for row in compute_rows([name for name in chosen if name in compute.CHECKS]):

@@ -76,7 +76,8 @@ def check_hub(*, offline: bool = False) -> Row:
     try:
         _ask(constants.ENDPOINT)
     except Exception as error:  # the library's, the system's, or a proxy's
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        cause = getattr(error, "reason", error)
+        reason = str(getattr(cause, "strerror", None) or cause or type(error).__name__)
         value["reachable"] = False
         return Row(
             "hub",
