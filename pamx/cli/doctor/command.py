@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pamx.cli import options
 from pamx.cli.doctor.row import Row
 from pamx.cli.terminal import say, write_json
+
+if TYPE_CHECKING:
+    from pamx.cli.doctor.fit import Question
 
 SCHEMA_VERSION = 1  # of schema.json
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
@@ -134,11 +137,9 @@ def _table(rows: list[Row]) -> None:
     show((), cells, [_STYLES[row.status] for row in rows], whole=2)
 
 
-def _show_fit(question: object, json: bool) -> None:
-    from pamx.cli.doctor.fit import Question
+def _show_fit(question: Question, json: bool) -> None:
     from pamx.cli.doctor.isolated import fit_in_child
 
-    assert isinstance(question, Question)
     fit = fit_in_child(question)
     if json:
         write_json({"schema_version": SCHEMA_VERSION, "ok": fit.fits, "fit": fit.as_json()})

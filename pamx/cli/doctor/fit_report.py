@@ -55,12 +55,12 @@ def _sum(fit: Fit) -> list[tuple[str, str, str]]:
         (
             "process",
             bytes_text(fit.process),
-            f"Python, MLX and the tokenizer; {bytes_text(fit.mapped)} of it is code in files",
+            f"Python, MLX and the tokenizer; {bytes_text(fit.mapped)} of it code, mapped from files",
         ),
         ("peak", bytes_text(fit.peak), "the most that it will hold, as the system counts"),
     ]
     if fit.first_start is not None:
-        text = "the first time, when its weights are packed, about"
+        text = "about, the first time, when its weights are packed"
         rows.append(("first start", bytes_text(fit.first_start), text))
     reserve = fit.buffer_cache + fit.margin
     return [
