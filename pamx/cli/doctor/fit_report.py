@@ -55,7 +55,8 @@ def _sum(fit: Fit) -> list[tuple[str, str, str]]:
         (
             "process",
             bytes_text(fit.process),
-            f"Python, MLX and the tokenizer; {bytes_text(fit.mapped)} of it code, mapped from files",
+            f"Python, MLX and the tokenizer; {bytes_text(fit.mapped)} of it code, mapped from "
+            "files",
         ),
         ("peak", bytes_text(fit.peak), "the most that it will hold, as the system counts"),
     ]
