@@ -35,7 +35,8 @@ def compare(job: tuple[int, int, str, ComputeMode, str | None]) -> dict[str, Any
     import pamx.models
     from pamx.attention.backend import backend_named
     from pamx.engine.slot import Paged, Slot
-    from pamx.engine.steps import decode, prefill, prefill_chunk
+    from pamx.engine.steps import decode, prefill
+    from pamx.substitute.needs import prefill_chunk
     from pamx.substitute.paged_model import PagedModel
 
     length, tokens, kernel, compute, name = job

@@ -84,14 +84,16 @@ def on_pages(tokens: int, dtype: str, decode: int) -> dict[str, Any]:
     from pamx.attention.step import Packing, SequenceSlice, Step
     from pamx.kv import budget
     from pamx.kv.block_table import BlockTable
+    from pamx.kv.limits import own_bytes
     from pamx.substitute.admission import Admission
     from pamx.substitute.paged_model import PagedModel
 
     model = random_model(dtype)
     weights = mx.get_active_memory()
     # pamx decides as on a machine of which the budget is all that there is.
-    budget._available_bytes = lambda: BUDGET - weights
-    allowed = budget.measure_budget().pages
+    budget.available_bytes = lambda: BUDGET - own_bytes()
+    memory = budget.measure_memory()
+    allowed = memory.budget(budget.Footprint(weights, 0, 0)).pages
     paged = PagedModel(model, context=tokens + SPARE, admission=Admission(True, True))
     pool = paged.pool
     # Blocks given back in random order come out in random order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,7 +37,8 @@ def models(ctx: typer.Context, json: options.Json = False) -> None:
     Without a command: list the models on this machine. PACKED is the disk space of weights that
     are kept as the kernels read them, so that the next start is quick: in the folder 'packed' of
     pamx's cache, which `pamx doctor` names and PAMX_HOME moves. A model folder of your own is
-    listed if it has some. PAMX_WEIGHT_CACHE limits them when weights are packed.
+    listed if it has some. PAMX_WEIGHT_CACHE limits them when weights are packed. A model is marked
+    'gone' if the GGUF file or the folder that it was made from is not there any more.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -50,7 +52,13 @@ def models(ctx: typer.Context, json: options.Json = False) -> None:
 
         header = ("NAME", "SOURCE", "SIZE", "PACKED", "PATH")
         rows = [
-            (m.name, m.source, _size(m.size_bytes), _size(m.packed_bytes), str(m.path))
+            (
+                m.name,
+                f"{m.source}, gone" if m.gone else m.source,
+                _size(m.size_bytes),
+                _size(m.packed_bytes),
+                str(m.path),
+            )
             for m in found
         ]
         show(header, rows)
@@ -73,6 +81,10 @@ def path(name: Name) -> None:
 @app.command()
 def rm(
     name: Name,
+    packed: Annotated[
+        bool,
+        typer.Option("--packed", help="Delete its packed weights alone; they are made again."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a model and its packed weights from the cache.
@@ -80,9 +92,15 @@ def rm(
     A GGUF file that it was converted from is kept. Of a model folder of your own, only the packed
     weights are deleted.
     """
-    from pamx.models import remove
+    from pamx.models import remove, remove_packed
 
     found = _find(name)
+    if packed:
+        found = [replace(model, size_bytes=0) for model in found if model.packed_bytes]
+        if not found:
+            raise ModelError(
+                f"No packed weights of {name} are kept.", "`pamx models` shows what is kept."
+            )
     if not yes:
         if not is_terminal(sys.stdin):
             raise typer.BadParameter(
@@ -90,9 +108,13 @@ def rm(
                 param_hint="--yes",
             )
         size = bytes_text(sum(model.size_bytes + model.packed_bytes for model in found))
-        if not typer.confirm(f"Delete {_what(found[0], name)} ({size})?", err=True):
+        what = _what(found[0], name, packed)
+        if not typer.confirm(f"Delete {what} ({size})?", err=True):
             say("Nothing was deleted.")
             raise typer.Exit(1)
+    if packed:
+        say(f"Deleted {_what(found[0], name, packed)}, {bytes_text(remove_packed(found))}.")
+        return
     gone = remove(name)
     size = bytes_text(gone.size_bytes + gone.packed_bytes)
     say(f"Deleted {_what(gone, gone.name)}, {size}.")
@@ -121,15 +143,19 @@ def _find(name: str) -> list[CachedModel]:
     return found
 
 
-def _what(model: CachedModel, name: str) -> str:
-    return f"the packed weights of {name}" if model.source == "folder" else name
+def _what(model: CachedModel, name: str, packed: bool = False) -> str:
+    return f"the packed weights of {name}" if packed or model.source == "folder" else name
+
+
+def _source(model: CachedModel) -> str:
+    return f"{model.source}, gone" if model.gone else model.source
 
 
 def _size(count: int) -> str:
     return bytes_text(count) if count else "-"
 
 
-def _as_json(model: CachedModel) -> dict[str, str | int | None]:
+def _as_json(model: CachedModel) -> dict[str, str | int | bool | None]:
     return {
         "name": model.name,
         "source": model.source,
@@ -137,4 +163,5 @@ def _as_json(model: CachedModel) -> dict[str, str | int | None]:
         "size_bytes": model.size_bytes,
         "packed_bytes": model.packed_bytes,
         "path": str(model.path),
+        "gone": model.gone,
     }

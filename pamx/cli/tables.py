@@ -11,7 +11,11 @@ _NO_LIMIT = 100_000  # columns
 
 
 def show(
-    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str] | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str] | None = None,
+    *,
+    whole: int = 0,
 ) -> None:
     """Writes a table to stdout.
 
@@ -19,6 +23,7 @@ def show(
         header: Titles of the columns; empty for none.
         rows: Cells; shown as they are, never read as markup.
         styles: A rich style for the first cell of each row.
+        whole: Of the columns, how many at the left are never broken.
     """
     from rich.console import Console
     from rich.table import Table
@@ -32,8 +37,8 @@ def show(
         width=None if is_terminal(sys.stdout) else _NO_LIMIT,
     )
     table = Table(box=None, show_header=bool(header), padding=(0, 2, 0, 0), header_style="bold")
-    for title in header or rows[0]:
-        table.add_column(Text(title), overflow="fold")
+    for number, title in enumerate(header or rows[0]):
+        table.add_column(Text(title), overflow="fold", no_wrap=number < whole)
     for number, row in enumerate(rows):
         cells = [Text(printable(cell)) for cell in row]
         if styles:

@@ -25,13 +25,14 @@ from pamx.engine.request import Request
 from pamx.engine.sampling import Sampler, adjust, make_sampler
 from pamx.engine.scheduler import Chunk, Plan, Scheduler
 from pamx.engine.sequence import Sequence, Status
-from pamx.engine.steps import CLEAR_EVERY, not_numbers, prefill_chunk
+from pamx.engine.steps import CLEAR_EVERY, not_numbers
 from pamx.engine.swap_policy import SwapPolicy
 from pamx.engine.text import TextStream
 from pamx.errors import OutOfBlocksError, PamxError, RequestError
 from pamx.kv.block_table import BlockTable
 from pamx.kv.prefix_index import PrefixIndex
 from pamx.kv.swap import SwapSpace
+from pamx.substitute.needs import prefill_chunk
 from pamx.substitute.paged_model import PagedModel
 
 _GAPS_KEPT = 100_000

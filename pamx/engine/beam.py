@@ -16,9 +16,10 @@ from typing import Any
 import mlx.core as mx
 
 from pamx.attention.step import Packing, SequenceSlice, Step
-from pamx.engine.steps import check_numbers, prefill_chunk
+from pamx.engine.steps import check_numbers
 from pamx.errors import RequestError
 from pamx.kv.block_table import BlockTable
+from pamx.substitute.needs import prefill_chunk
 from pamx.substitute.paged_model import PagedModel
 
 MOST_BEAMS = 32

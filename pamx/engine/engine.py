@@ -20,13 +20,15 @@ from pamx.engine.completion import BeamAnswer, Completion, Delta, FinishReason
 from pamx.engine.prompt import Prompt, prompt_tokens
 from pamx.engine.sampling import Sampling, make_sampler
 from pamx.engine.slot import Dense, Paged, Slot
-from pamx.engine.steps import decode, prefill, prefill_chunk
+from pamx.engine.steps import decode, prefill
 from pamx.engine.text import TextStream
 from pamx.errors import RequestError
 from pamx.models import LoadedModel
+from pamx.models.check import trained_context
 from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
 from pamx.substitute.computation import chosen_mode
 from pamx.substitute.levels import ComputeMode, Levels
+from pamx.substitute.needs import prefill_chunk
 from pamx.substitute.paged_model import PagedModel
 from pamx.substitute.weight_file import FileStore
 
@@ -66,6 +68,7 @@ class Engine(Closing):
         loaded: LoadedModel,
         *,
         context: int | None = None,
+        sequences: int = 1,
         block_size: int = 16,
         compute: ComputeMode | None = None,
         kv_dtype: KvDtype = "auto",
@@ -75,13 +78,15 @@ class Engine(Closing):
         self.model = loaded.model
         self.tokenizer: Any = loaded.tokenizer
         self._vocabulary: int | None = loaded.config.get("vocab_size")
-        self._trained = trained = _trained_context(loaded.config)
+        self._trained = trained = trained_context(loaded.config)
         if context is not None and trained is not None and context > trained:
             raise RequestError(
                 f"A context of {context:,} tokens is more than the {trained:,} that "
                 f"{loaded.name} was made for.",
                 f"Ask for at most {trained:,}.",
             )
+        if sequences < 1:
+            raise RequestError(f"sequences is {sequences}; it must be at least 1.")
         self._paged: PagedModel | None = None
         wanted, dtype = checked_compute(compute) or "fast", checked_kv_dtype(kv_dtype)
         try:
@@ -90,8 +95,8 @@ class Engine(Closing):
             known = recall_admission(loaded, mode, dtype)
             self._paged = PagedModel(
                 loaded.model,
-                context=context,
-                max_context=trained,
+                context=None if context is None else context * sequences,
+                max_context=None if trained is None else trained * sequences,
                 block_size=block_size,
                 backend=backend,
                 admission=known,
@@ -102,7 +107,7 @@ class Engine(Closing):
             if self._paged.admission != known:
                 remember_admission(loaded, mode, dtype, self._paged.admission)
             self.compute = self._paged.compute
-            self.context = min(context or self._paged.context, self._paged.context)
+            self.context = min(context or trained or self._paged.context, self._paged.context)
             self.attention = AttentionStatus(True, backend.name, backend.reason)
         except UnsupportedAttentionError as error:
             self.context = context or trained or 4096
@@ -393,6 +398,7 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     context: int | None = None,
+    sequences: int = 1,
     block_size: int = 16,
     compute: ComputeMode | None = None,
     kv_dtype: KvDtype = "auto",
@@ -407,6 +413,7 @@ def load(
         trust_remote_code: Run code that the checkpoint brings along.
         context: Tokens that a prompt and its answer may have together; None: as many as the
             model was made for, or as fit half of the free memory.
+        sequences: How many of such length the pages hold at a time; a batch shares them.
         block_size: Tokens a page: 8, 16 or 32.
         compute: "fast", "exact" or "mlx", as for `PagedModel`; None: "fast". Where the native
             library does not serve MLX, "mlx" does.
@@ -427,15 +434,10 @@ def load(
         lazy=compute != "mlx",
     )
     return Engine(
-        loaded, context=context, block_size=block_size, compute=compute, kv_dtype=kv_dtype
+        loaded,
+        context=context,
+        sequences=sequences,
+        block_size=block_size,
+        compute=compute,
+        kv_dtype=kv_dtype,
     )
-
-
-def _trained_context(config: dict[str, Any]) -> int | None:
-    for part in (config, config.get("text_config")):
-        if not isinstance(part, dict):
-            continue
-        for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-            if isinstance(part.get(key), int) and part[key] > 0:
-                return int(part[key])
-    return None

@@ -10,12 +10,7 @@ from mlx.nn.layers.base import Module
 from pamx.engine.sampling import Sampler
 from pamx.engine.slot import Slot
 from pamx.errors import ModelError
-from pamx.substitute.levels import ComputeMode
 
-# Tokens of a prompt in one forward pass: bounds the memory of activations, and how long an
-# answer that is being stopped goes on. MLX's own matrix products on a CPU are slow, and no faster
-# for larger pieces.
-CHUNK, CHUNK_ON_MLX_CPU = 512, 64
 # Steps between two emptyings of MLX's buffer cache, which otherwise keeps a buffer for every
 # context length that has gone by.
 CLEAR_EVERY = 256
@@ -32,12 +27,6 @@ def not_numbers() -> ModelError:
         "The model's output is not numbers (NaN).",
         "Its weights or its config.json are damaged; fetch the model again.",
     )
-
-
-def prefill_chunk(compute: ComputeMode = "mlx") -> int:
-    """Tokens of a prompt to compute at a time on MLX's default device."""
-    on_cpu = mx.default_device().type == mx.DeviceType.cpu
-    return CHUNK_ON_MLX_CPU if on_cpu and compute == "mlx" else CHUNK
 
 
 def prefill(model: Module, slot: Slot, prompt: list[int], chunk: int) -> Iterator[None]:

@@ -1,25 +1,44 @@
 """The memory budget: what a process may use, what of it is spoken for, and what pages may take.
 
-The pool is sized from it once, at start, and never grows.
+The pool is sized from it once, at start, and never grows. `pamx doctor --model` prints the same
+budget before a byte of weights is read, so what it says and what the engine refuses are one sum.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import mlx.core as mx
-import psutil
+
+from pamx.kv.limits import available_bytes, give_back_free_memory, own_bytes
 
 # Of the limit, what is left alone: other allocations of this process, and the error of estimates.
 MARGIN_SHARE = 0.1
 # Of the limit, what MLX may keep in freed buffers for reuse.
 BUFFER_CACHE_SHARE = 0.05
-# Activations and the kernels' scratch of one step, at most.
-SCRATCH_BYTES = 512 << 20
 # Without a wish of the user's, pages take no more than this part of what could be theirs: the
 # machine has other programs.
 UNASKED_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that a model holds when it runs, pages apart.
+
+    Attributes:
+        weights: All matrices and vectors, in the form in which they are used.
+        activations: Results of a step's operations that live at the same time, at most.
+        scratch: The kernels' working memory.
+    """
+
+    weights: int
+    activations: int
+    scratch: int
+
+    @property
+    def step(self) -> int:
+        """What a step takes besides weights and pages."""
+        return self.activations + self.scratch
 
 
 @dataclass(frozen=True)
@@ -27,70 +46,90 @@ class MemoryBudget:
     """Bytes, line by line.
 
     Attributes:
-        limit: What this process may use: Metal's recommended working set, or the memory that is
-            available (or that the cgroup leaves) and what the model holds of it already.
-        weights: What MLX's arrays hold now: the model.
-        scratch: Activations and scratch of a step.
+        limit: What this process may hold: Metal's recommended working set; or the memory that is
+            available, or that the cgroup leaves, and what the process holds of it already.
+        baseline: Python, MLX and the tokenizer; 0 under Metal's limit, which counts only what the
+            GPU uses.
+        weights: The model.
+        step: Activations and scratch of a step.
         buffer_cache: What MLX may keep in freed buffers.
         margin: What is left alone.
     """
 
     limit: int
+    baseline: int
     weights: int
-    scratch: int
+    step: int
     buffer_cache: int
     margin: int
 
     @property
     def pages(self) -> int:
         """What pages may take."""
-        spoken_for = self.weights + self.scratch + self.buffer_cache + self.margin
-        return max(0, self.limit - spoken_for)
+        return max(0, self.limit - self.spoken_for)
+
+    @property
+    def spoken_for(self) -> int:
+        """Everything but pages."""
+        return self.baseline + self.weights + self.step + self.buffer_cache + self.margin
 
     def explain(self) -> str:
         """The arithmetic in words."""
         return (
-            f"{_gb(self.limit)} that may be used, less {_gb(self.weights)} of weights, "
-            f"{_gb(self.scratch)} for a step, {_gb(self.buffer_cache)} of reusable buffers and "
-            f"{_gb(self.margin)} of margin, leave {_gb(self.pages)} for pages"
+            f"{_gb(self.limit)} that may be used, less {_gb(self.baseline)} of this "
+            f"process, {_gb(self.weights)} of weights, {_gb(self.step)} for a step, "
+            f"{_gb(self.buffer_cache)} of reusable buffers and {_gb(self.margin)} of margin, leave "
+            f"{_gb(self.pages)} for pages"
         )
 
 
-def measure_budget() -> MemoryBudget:
-    """The budget of this process at this moment, with the model loaded."""
-    weights = int(mx.get_active_memory())
-    limit = _device_limit() or _available_bytes() + weights
-    return MemoryBudget(
-        limit=limit,
-        weights=weights,
-        scratch=min(SCRATCH_BYTES, limit // 10),
-        buffer_cache=int(limit * BUFFER_CACHE_SHARE),
-        margin=int(limit * MARGIN_SHARE),
-    )
+@dataclass(frozen=True)
+class Memory:
+    """What this process may hold and what it holds without the model, in bytes."""
+
+    limit: int
+    baseline: int
+
+    @property
+    def buffer_cache(self) -> int:
+        """What MLX may keep in freed buffers."""
+        return int(self.limit * BUFFER_CACHE_SHARE)
+
+    def budget(self, model: Footprint) -> MemoryBudget:
+        """The budget with a model."""
+        return MemoryBudget(
+            limit=self.limit,
+            baseline=self.baseline,
+            weights=model.weights,
+            step=model.step,
+            buffer_cache=self.buffer_cache,
+            margin=int(self.limit * MARGIN_SHARE),
+        )
 
 
-def _device_limit() -> int | None:
+def measure_memory() -> Memory:
+    """What there is at this moment; arrays that MLX holds now count as the model's."""
+    if limit := device_limit():
+        return Memory(limit, 0)
+    give_back_free_memory()
+    held = own_bytes()
+    baseline = max(0, held - int(mx.get_active_memory()))
+    return Memory(available_bytes() + held, baseline)
+
+
+def measure_rest() -> MemoryBudget:
+    """The budget for pages beside a loaded model: what this process holds is spoken for."""
+    limit = device_limit()
+    held = int(mx.get_active_memory()) if limit else own_bytes()
+    return Memory(limit or available_bytes() + held, held).budget(Footprint(0, 0, 0))
+
+
+def device_limit() -> int | None:
     """What Metal recommends that a process keeps resident; None on a CPU."""
     if mx.default_device().type == mx.DeviceType.cpu:
         return None
     limit = mx.device_info().get("max_recommended_working_set_size")
     return int(limit) if limit else None
-
-
-def _available_bytes() -> int:
-    """Memory that this process can still take: the system's, or its cgroup's if that is less."""
-    available = int(psutil.virtual_memory().available)
-    limit, used = _read_int("memory.max"), _read_int("memory.current")
-    if limit is not None and used is not None:
-        available = min(available, max(0, limit - used))
-    return available
-
-
-def _read_int(name: str) -> int | None:
-    try:
-        return int((Path("/sys/fs/cgroup") / name).read_text())
-    except (OSError, ValueError):  # no cgroup v2, or "max"
-        return None
 
 
 def _gb(size: int) -> str:

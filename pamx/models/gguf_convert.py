@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from pamx.models.gguf_quants import GROUP_SIZE, affine, affine_bits, dense
 from pamx.models.gguf_target import Dtype
 from pamx.models.gguf_tokenizer import GgufTokenizer, read_tokenizer
 
-__all__ = ["convert"]
+__all__ = ["convert", "quantization_config"]
 
 # A part of the weights is written once it reaches this size: what bounds the memory needed.
 _SHARD_BYTES = 1 << 31
@@ -104,7 +104,7 @@ def _parameters(architecture: Architecture, config: dict[str, Any], gguf: Gguf) 
 
 def _write_weights(folder: Path, parameters: Iterator[_Part], dtype: Dtype) -> dict[str, Any]:
     """Write safetensors and their index; returns config.json's ``quantization``."""
-    quantization: dict[str, Any] = {}
+    bits_of: dict[str, int] = {}
     shard: dict[str, npt.NDArray[Any]] = {}
     shards: list[list[str]] = []
 
@@ -116,17 +116,24 @@ def _write_weights(folder: Path, parameters: Iterator[_Part], dtype: Dtype) -> d
     for path, arrays, bits in parameters:
         shard |= {f"{path}.{suffix}": a for suffix, a in _cast(arrays, dtype).items()}
         if bits:
-            quantization[path] = {"group_size": GROUP_SIZE, "bits": bits, "mode": "affine"}
+            bits_of[path] = bits
         if sum(a.nbytes for a in shard.values()) >= _SHARD_BYTES:
             write_shard()
     if shard:
         write_shard()
     _name_shards(folder, shards)
-    if not quantization:
-        return {}
-    widths = [entry["bits"] for entry in quantization.values()]
+    return quantization_config(bits_of) if bits_of else {}
+
+
+def quantization_config(bits_of: Mapping[str, int]) -> dict[str, Any]:
+    """config.json's ``quantization`` for modules of so many bits each."""
+    widths = list(bits_of.values())
     usual = max(set(widths), key=widths.count)
-    return {"group_size": GROUP_SIZE, "bits": usual, "mode": "affine"} | quantization
+    each = {
+        path: {"group_size": GROUP_SIZE, "bits": bits, "mode": "affine"}
+        for path, bits in bits_of.items()
+    }
+    return {"group_size": GROUP_SIZE, "bits": usual, "mode": "affine"} | each
 
 
 def _save(arrays: dict[str, npt.NDArray[Any]], file: Path) -> None:

@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from pamx.errors import ModelError
 from pamx.models.cache_dir import disk_errors
 from pamx.models.notice import watched
 from pamx.models.source import HubRepo
 
-__all__ = ["fetch_hub"]
+__all__ = ["cached_hub", "fetch_hub", "fetch_hub_headers"]
 
 # What mlx-lm fetches of a repository: no PyTorch, GGUF or ONNX weights.
 _FILES = [
@@ -53,6 +54,60 @@ def fetch_hub(repo: HubRepo, progress: bool) -> Path:
     if not any(folder.glob("model*.safetensors")):
         raise _no_safetensors(repo)
     return folder
+
+
+def cached_hub(repo: HubRepo) -> Path | None:
+    """The snapshot folder of a repository if it is in the cache with weights, whole or not."""
+    from huggingface_hub import snapshot_download
+
+    try:
+        with _progress_on_a_terminal(False):
+            folder = Path(
+                snapshot_download(
+                    repo.id, revision=repo.revision, allow_patterns=_FILES, local_files_only=True
+                )
+            )
+    except Exception:  # not there, in any of the library's ways to say so
+        return None
+    return folder if any(folder.glob("model*.safetensors")) else None
+
+
+def fetch_hub_headers(repo: HubRepo, folder: Path, timeout: float) -> dict[str, dict[str, Any]]:
+    """A repository's config.json, put into a folder, and what its weight files begin with.
+
+    Args:
+        repo: The repository.
+        folder: Where config.json goes.
+        timeout: Seconds to wait for an answer.
+
+    Returns:
+        The safetensors header of each file, by name: dtype, shape and data_offsets of each tensor.
+
+    Raises:
+        ModelError: as `fetch_hub`.
+    """
+    from huggingface_hub import get_safetensors_metadata, hf_hub_download
+    from huggingface_hub.errors import NotASafetensorsRepoError
+
+    with _progress_on_a_terminal(False), _hub_errors(repo):
+        hf_hub_download(
+            repo.id, "config.json", revision=repo.revision, local_dir=folder, etag_timeout=timeout
+        )
+        try:
+            found = get_safetensors_metadata(repo.id, revision=repo.revision, timeout=timeout)
+        except NotASafetensorsRepoError as error:
+            raise _no_safetensors(repo) from error
+    return {
+        name: {
+            tensor: {
+                "dtype": info.dtype,
+                "shape": list(info.shape),
+                "data_offsets": list(info.data_offsets),
+            }
+            for tensor, info in file.tensors.items()
+        }
+        for name, file in found.files_metadata.items()
+    }
 
 
 @contextmanager
@@ -131,6 +186,8 @@ def _hub_errors(repo: HubRepo) -> Iterator[None]:
             with disk_errors(Path(constants.HF_HUB_CACHE)):
                 raise
         raise unreachable from error
+    except ModelError:
+        raise
     except Exception as error:
         # The HTTP library's errors derive from Exception alone, and which library it is has
         # changed between releases of huggingface_hub.

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from pamx.errors import ModelError
 from pamx.models import gguf_target, store
 from pamx.models.check import check_folder
-from pamx.models.default import fetch_default
-from pamx.models.hub import fetch_hub
+from pamx.models.default import default_present, fetch_default
+from pamx.models.hub import cached_hub, fetch_hub
 from pamx.models.notice import say
 from pamx.models.packed import open_weights
 from pamx.models.source import DEFAULT_MODEL, BuiltIn, Folder, GgufFile, HubRepo, Source, classify
@@ -29,7 +29,18 @@ if TYPE_CHECKING:
     from pamx.models.packed import WeightFile
     from pamx.native.matrices import Memory
 
-__all__ = ["LoadedModel", "fetch", "load", "read_weights"]
+__all__ = [
+    "LoadedModel",
+    "build",
+    "check_source",
+    "display_name",
+    "fetch",
+    "load",
+    "present",
+    "quiet",
+    "read_tokenizer",
+    "read_weights",
+]
 
 _GGUF_KEY_BYTES = 1 << 20
 
@@ -72,7 +83,7 @@ def fetch(name: str | None = None, *, revision: str | None = None, progress: boo
     """
     source = classify(name, revision)
     folder = _fetch(source, progress)
-    _check(source, folder)
+    check_source(source, folder)
     return folder
 
 
@@ -98,15 +109,15 @@ def load(
     """
     source = classify(name, revision)
     folder = _fetch(source, progress)
-    config = _check(source, folder)
+    config = check_source(source, folder)
     if config.get("model_file") is not None and not trust_remote_code:
         raise _needs_code(folder, str(config["model_file"]))
     # Before mlx-lm is imported: the check of what is in the file runs beside that.
     weights = open_weights(folder, config, progress) if lazy else None
-    with _quiet():
-        model, config = _build(folder, config["model_type"], trust_remote_code, lazy)
-        tokenizer = _tokenizer(folder, config, trust_remote_code)
-    return LoadedModel(model, tokenizer, folder, _display_name(source), config, weights)
+    with quiet():
+        model, config = build(folder, config["model_type"], trust_remote_code, lazy)
+        tokenizer = read_tokenizer(folder, config, trust_remote_code)
+    return LoadedModel(model, tokenizer, folder, display_name(source), config, weights)
 
 
 def read_weights(loaded: LoadedModel) -> None:
@@ -163,7 +174,7 @@ def _fetch(source: Source, progress: bool) -> Path:
             return fetch_hub(source, progress)
 
 
-def _check(source: Source, folder: Path) -> dict[str, Any]:
+def check_source(source: Source, folder: Path) -> dict[str, Any]:
     """``check_folder``, with advice that helps for a model in a cache."""
     try:
         return check_folder(folder)
@@ -175,7 +186,8 @@ def _check(source: Source, folder: Path) -> dict[str, Any]:
         raise ModelError(error.message, again) from error
 
 
-def _display_name(source: Source) -> str:
+def display_name(source: Source) -> str:
+    """What to call a model."""
     match source:
         case BuiltIn():
             return DEFAULT_MODEL
@@ -191,9 +203,7 @@ def _fetch_gguf(path: Path, progress: bool) -> Path:
     """The converted form of a local GGUF file, from the cache if it has not changed."""
     path = path.resolve()
     dtype = gguf_target.dtype_for_device()
-    where = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
-    slug = f"gguf-{path.stem[:60]}-{where}--{dtype}"
-    key = f"{_gguf_key(path)}:{gguf_target.CONVERTER_VERSION}:{dtype}"
+    slug, key = _gguf_place(path, dtype)
     if folder := store.current(slug, key):
         return folder
     with store.lock(slug, progress):
@@ -205,6 +215,30 @@ def _fetch_gguf(path: Path, progress: bool) -> Path:
         return store.publish(
             slug, str(path), "gguf", key, lambda folder: convert(path, folder, dtype)
         )
+
+
+def present(source: Source) -> Path | None:
+    """The folder of a model that is here and whole or converted already; nothing is fetched.
+
+    Raises:
+        ModelError: A folder of that name is damaged.
+    """
+    match source:
+        case BuiltIn():
+            return default_present()
+        case Folder(path):
+            return path
+        case GgufFile(path):
+            return store.current(*_gguf_place(path.resolve(), gguf_target.dtype_for_device()))
+        case HubRepo():
+            return cached_hub(source)
+
+
+def _gguf_place(path: Path, dtype: str) -> tuple[str, str]:
+    """Name and key of a GGUF file's converted form in the cache."""
+    where = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    slug = f"gguf-{path.stem[:60]}-{where}--{dtype}"
+    return slug, f"{_gguf_key(path)}:{gguf_target.CONVERTER_VERSION}:{dtype}"
 
 
 def _gguf_key(path: Path) -> str:
@@ -224,7 +258,18 @@ def _gguf_key(path: Path) -> str:
     return f"{facts.st_size}-{facts.st_mtime_ns}-{digest.hexdigest()}"
 
 
-def _build(folder: Path, model_type: str, trust: bool, lazy: bool) -> tuple[Module, dict[str, Any]]:
+def build(folder: Path, model_type: str, trust: bool, lazy: bool) -> tuple[Module, dict[str, Any]]:
+    """The mlx-lm model of a checked folder, and its config.json as mlx-lm used it.
+
+    Args:
+        folder: The folder.
+        model_type: Its kind, for messages.
+        trust: Allow Python code that comes with the model to run.
+        lazy: Leave the weights on disk.
+
+    Raises:
+        ModelError: mlx-lm does not know it, or its weights and its config do not fit.
+    """
     from mlx_lm.utils import load_model
 
     try:
@@ -246,7 +291,12 @@ def _build(folder: Path, model_type: str, trust: bool, lazy: bool) -> tuple[Modu
     return model, config
 
 
-def _tokenizer(folder: Path, config: dict[str, Any], trust: bool) -> TokenizerWrapper:
+def read_tokenizer(folder: Path, config: dict[str, Any], trust: bool) -> TokenizerWrapper:
+    """The tokenizer of a model's folder.
+
+    Raises:
+        ModelError: It cannot be loaded.
+    """
     from mlx_lm.utils import load_tokenizer
 
     try:
@@ -277,7 +327,7 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Use mlx-lm without transformers' advice on standard error."""
     import pamx.quiet_mlx_lm  # noqa: F401
 

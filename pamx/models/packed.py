@@ -39,6 +39,8 @@ __all__ = [
     "fingerprint",
     "forget",
     "kept_bytes",
+    "kept_table",
+    "limit_from_environment",
     "open_weights",
 ]
 
@@ -96,11 +98,11 @@ class WeightFile(Generic[M]):
         *,
         progress: bool = True,
     ) -> None:
-        self._limit = _limit()
+        self._limit = limit_from_environment()
         self._model = str(folder.resolve())
         self._made_from = made_from
         self._progress = progress
-        self._file = _folder() / f"{_stem(self._model)}-{made_from[:16]}{_SUFFIX}"
+        self._file = _file_of(self._model, made_from)
         self._used: dict[str, tuple[tuple[int, ...], Place[M]]] = {}
         self._changed = False
         self._writer: threading.Thread | None = None
@@ -125,6 +127,11 @@ class WeightFile(Generic[M]):
         place = Place(entry.format, self._memory, entry.offset, entry.size)
         self._used[key] = source, place
         return place
+
+    def size(self, key: str, source: tuple[int, ...]) -> int | None:
+        """Bytes of a matrix of the file, which may yet prove damaged; None if it lacks it."""
+        entry = self._table.entries.get(key) if self._table else None
+        return entry.size if entry is not None and entry.source == source else None
 
     def keep(self, key: str, source: tuple[int, ...], place: Place[M]) -> None:
         """Has `save` write a matrix that `find` did not have."""
@@ -226,6 +233,28 @@ def open_weights(
     return WeightFile(folder, made_from, Memory.map, progress=progress)
 
 
+def kept_table(folder: Path, config: dict[str, Any]) -> Table | None:
+    """What is packed already of a model that would be opened here; no weight is read."""
+    import mlx.core as mx
+
+    from pamx.native.loader import library
+
+    if config.get("model_file") or mx.default_device().type != mx.DeviceType.cpu:
+        return None
+    try:
+        native = library()
+        made_from = fingerprint(folder, native.build_hash, native.mlx_loaded)
+        model = str(folder.resolve())
+        table = read_table(_file_of(model, made_from))
+    except (NativeError, OSError, DamagedFileError, ModelError):
+        return None
+    return table if (table.model, table.fingerprint) == (model, made_from) else None
+
+
+def _file_of(model: str, made_from: str) -> Path:
+    return _folder() / f"{_stem(model)}-{made_from[:16]}{_SUFFIX}"
+
+
 def fingerprint(folder: Path, build: str, mlx: str) -> str:
     """Stands for all that packed weights are made from.
 
@@ -286,8 +315,12 @@ def _verify(table: Table, memory: Memory, sound: dict[str, Future[bool]]) -> Non
             sound[key].set_result(False)
 
 
-def _limit() -> int | None:
-    """Bytes that all files may take; None: what suits the disk."""
+def limit_from_environment() -> int | None:
+    """Bytes that all files may take, as PAMX_WEIGHT_CACHE says; None: what suits the disk.
+
+    Raises:
+        ModelError: it is neither a size nor 0.
+    """
     text = os.environ.get("PAMX_WEIGHT_CACHE", "").strip()
     if not text:
         return None

@@ -104,12 +104,7 @@ def _load() -> Library:
             "The native library is switched off by PAMX_DISABLE_NATIVE.",
             "Unset PAMX_DISABLE_NATIVE to use it.",
         )
-    wanted = os.environ.get("PAMX_CPU_ISA", "")
-    if wanted not in ("", *_ISAS):
-        raise NativeError(
-            f"PAMX_CPU_ISA is {wanted!r}; there are kernels for {', '.join(_ISAS)}.",
-            "Correct or unset it.",
-        )
+    isa_from_environment()
     blas.install()
     _preload_libmlx()
     try:
@@ -175,9 +170,31 @@ def mlx_version() -> str:
     return str(vars(mx)["__version__"])
 
 
+def isa_from_environment() -> str:
+    """What PAMX_CPU_ISA says; "" for nothing.
+
+    Raises:
+        NativeError: there are no such kernels.
+    """
+    wanted = os.environ.get("PAMX_CPU_ISA", "")
+    if wanted not in ("", *_ISAS):
+        raise NativeError(
+            f"PAMX_CPU_ISA is {wanted!r}; there are kernels for {', '.join(_ISAS)}.",
+            "Correct or unset it.",
+        )
+    return wanted
+
+
 def _wanted_threads() -> int:
-    if _asked.threads is not None:
-        return _asked.threads
+    return threads_from_environment() if _asked.threads is None else _asked.threads
+
+
+def threads_from_environment() -> int:
+    """What PAMX_NUM_THREADS says, or else the CPUs that this process may use.
+
+    Raises:
+        NativeError: it is not a number from 1 to 1024.
+    """
     text = os.environ.get("PAMX_NUM_THREADS", "")
     if not text:
         return usable_cpus()

@@ -9,6 +9,7 @@ original module back first.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import mlx.core as mx
@@ -70,6 +71,49 @@ class Packed(Called):
 
     def children(self) -> dict[str, Any]:
         return {}  # without unpacking anything to find out
+
+
+@dataclass(frozen=True)
+class PackedFormat:
+    """What a matrix is packed as.
+
+    Attributes:
+        format: With the scales' or elements' dtype of the checkpoint, or as it is packed.
+        original: Bytes of the arrays that it is made from.
+        names: Their names in the module.
+    """
+
+    format: MatrixFormat
+    original: int
+    names: tuple[str, ...]
+
+
+def packed_formats(model: Module, kept: Iterable[str] = ()) -> dict[str, PackedFormat]:
+    """Which matrices `LinearLayers` packs, or has packed, by name; nothing is read or changed."""
+    heads, method = output_projections(model)
+    head_ids = {id(m) for m in heads}
+    found = {}
+    for name, module in model.named_modules():  # type: ignore[no-untyped-call]
+        if not isinstance(module, _KINDS) or name in kept:
+            continue
+        if isinstance(module, Packed):
+            if module._pamx_names:
+                packed, dtype = module._pamx_matrix.format, vars(module)["_pamx_dtype"]
+                size = _array_bytes(replace(packed, scale_type=dtype))
+                found[name] = PackedFormat(packed, size, module._pamx_names)
+        elif _reason_to_keep(module, id(module) in head_ids and method == "as_linear") is None:
+            names = _QUANTIZED if "scales" in module else ("weight",)
+            size = sum(dict.__getitem__(module, n).nbytes for n in names)
+            found[name] = PackedFormat(_format(module), size, names)
+    return found
+
+
+def _array_bytes(f: MatrixFormat) -> int:
+    """Bytes of MLX's arrays of a format."""
+    if f.bits == 0:
+        return f.outputs * f.inputs * f.scale_type.size
+    scales = 2 * f.outputs * (f.inputs // f.group_size) * f.scale_type.size
+    return f.outputs * f.inputs * f.bits // 8 + scales
 
 
 class LinearLayers:

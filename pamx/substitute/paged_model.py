@@ -14,16 +14,17 @@ from pamx.attention.placeholders import Placeholders
 from pamx.attention.sequence import PagedSequence
 from pamx.attention.step import Packing, Step
 from pamx.closing import Closing
-from pamx.errors import RequestError
 from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
-from pamx.kv.budget import UNASKED_SHARE, measure_budget
+from pamx.kv.budget import measure_memory, measure_rest
+from pamx.kv.limits import give_back_free_memory
 from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
 from pamx.substitute.admission import Admission
 from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
 from pamx.substitute.computation import Place, chosen_mode, substitute
 from pamx.substitute.geometry import discover_geometry
 from pamx.substitute.levels import ComputeMode
+from pamx.substitute.needs import Needs, needs_of, page_layers, pool_tokens, runs_fused
 from pamx.substitute.output import RowSelector
 from pamx.substitute.weights import MemoryStore, WeightStore
 
@@ -83,10 +84,26 @@ class PagedModel(Closing):
         mode, reason = chosen_mode(wanted, self.backend)
 
         def pages(mode: ComputeMode) -> list[LayerGeometry]:
-            return [replace(g, dtype=dtype or _page_dtype(g.dtype, mode)) for g in layers]
+            return page_layers(layers, mode, dtype)
 
         # Before anything is computed: a context that cannot be is an error at once.
-        _pool_tokens(pages(mode), context, max_context)
+        memory, store = measure_memory(), weights or MemoryStore()
+        mx.set_cache_limit(memory.buffer_cache)
+
+        def needs_in(mode: ComputeMode, admission: Admission | None) -> Needs:
+            return needs_of(
+                model,
+                mode,
+                pages(mode),
+                in_place=self.backend.in_place,
+                known=store.known_size,
+                fused=runs_fused(admission),
+            )
+
+        def tokens(needs: Needs) -> int:
+            return pool_tokens(needs, memory.budget(needs.footprint), context, max_context)
+
+        tokens(needs_in(mode, admission))
         self._placeholders = Placeholders()
         self._selector = RowSelector()
         self._model = model
@@ -98,14 +115,17 @@ class PagedModel(Closing):
             self.backend,
             self._placeholders,
             self._selector,
-            weights or MemoryStore(),
+            store,
         )
         self._substitution, self.admission, self.compute = substitute(
             place, mode, reason, pages, admission
         )
+        mx.clear_cache()  # what comparing and packing took
+        give_back_free_memory()
         try:
             stored = pages(self.compute.mode)
-            self._make_pool(stored, _pool_tokens(stored, context, max_context), block_size)
+            self._needs = needs_in(self.compute.mode, self.admission)
+            self._make_pool(stored, tokens(self._needs), block_size)
         except BaseException:
             self.close()
             raise
@@ -136,7 +156,9 @@ class PagedModel(Closing):
         pages = self.pages(kv_dtype)
         other = copy.copy(self)
         other._owns_model = False
-        other._make_pool(pages, _pool_tokens(pages, context, None), block_size)
+        needs = replace(self._needs, token_bytes=token_bytes(pages))
+        tokens = pool_tokens(needs, measure_rest(), context, None)
+        other._make_pool(pages, tokens, block_size)
         return other
 
     def pages(self, kv_dtype: KvDtype = None) -> list[LayerGeometry]:
@@ -202,33 +224,3 @@ class PagedModel(Closing):
         self._placeholders.close()
         if restore:
             self._substitution.undo()
-
-
-def _page_dtype(dtype: mx.Dtype, mode: ComputeMode) -> mx.Dtype:
-    """What pages hold if nobody says: half of float32 is enough where activations have 8 bits."""
-    return mx.float16 if mode == "fast" and dtype == mx.float32 else dtype
-
-
-def _pool_tokens(layers: list[LayerGeometry], wanted: int | None, max_context: int | None) -> int:
-    """Tokens that the pool will hold; also keeps MLX's buffer cache to its share."""
-    per_token, budget = token_bytes(layers), measure_budget()
-    mx.set_cache_limit(budget.buffer_cache)
-    if wanted is None:
-        fits = int(budget.pages * UNASKED_SHARE) // per_token
-        if fits < 1:
-            raise RequestError(
-                f"There is no room for a KV cache: {budget.explain()}, and a token takes "
-                f"{per_token:,} bytes.",
-                "Close other programs, or take a smaller model.",
-            )
-        return min(max_context or fits, fits)
-    if wanted < 1:
-        raise RequestError(f"The context is {wanted} tokens; it must be at least 1.")
-    fits = budget.pages // per_token
-    if wanted > fits:
-        raise RequestError(
-            f"A context of {wanted:,} tokens needs {wanted * per_token:,} bytes of KV cache "
-            f"({per_token:,} a token): {budget.explain()}.",
-            f"Ask for at most {fits:,} tokens, or close other programs.",
-        )
-    return wanted

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from pamx.models.packed import Place, WeightFile
+from pamx.models.packed_file import Table
 from pamx.native.matrices import MatrixFormat, Memory
 from pamx.substitute.weights import PackedWeights, SourceWeights, pack_source
 
@@ -31,6 +32,19 @@ class FileStore:
         kept = made.format
         self._file.keep(key, source, Place(_numbers(kept), made.memory, made.offset, kept.nbytes))
         return made
+
+    def known_size(self, key: str, wanted: MatrixFormat) -> int | None:
+        return self._file.size(key, _numbers(wanted))
+
+
+def known_sizes(table: Table) -> Callable[[str, MatrixFormat], int | None]:
+    """Sizes of a weight file's matrices, by name and by what they would be packed from."""
+
+    def size(key: str, wanted: MatrixFormat) -> int | None:
+        entry = table.entries.get(key)
+        return entry.size if entry and entry.source == _numbers(wanted) else None
+
+    return size
 
 
 def _numbers(matrix_format: MatrixFormat) -> tuple[int, ...]:

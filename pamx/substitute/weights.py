@@ -54,6 +54,9 @@ class WeightStore(Protocol):
                 it, and the checkpoint's arrays are never read.
         """
 
+    def known_size(self, key: str, wanted: MatrixFormat) -> int | None:
+        """Bytes of a matrix's packed form if that is there already; else None."""
+
 
 class MemoryStore:
     """Packs each matrix into memory of its own."""
@@ -65,6 +68,9 @@ class MemoryStore:
         make: Callable[[], SourceWeights],
     ) -> PackedWeights:
         return pack_source(wanted, make())
+
+    def known_size(self, key: str, wanted: MatrixFormat) -> int | None:  # noqa: ARG002
+        return None
 
 
 def pack_source(wanted: MatrixFormat, source: SourceWeights) -> PackedWeights:

@@ -86,7 +86,7 @@ def test_the_environment_forces_the_plan(run: Run) -> None:
     ("args", "said"),
     [
         (("doctor", "--plan"), "needs --heads and --context"),
-        (("doctor", "--heads", "32,8,128"), "go with"),
+        (("doctor", "--heads", "32,8,128"), "needs --plan"),
         (("doctor", "--plan", "--heads", "32,8", "--context", "9"), "--heads"),
         ((*LARGE, "--context", "many"), "--context"),
         ((*LARGE, "--context", "0"), "--context"),

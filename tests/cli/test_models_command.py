@@ -74,12 +74,36 @@ def test_packed_weights_are_counted_and_go_with_their_model(
     assert listed[1]["source"] == "folder"
     assert bytes_text(size) in run("models", env=own).stdout
 
+    kept = run("models", "rm", "--packed", "--yes", "smollm2-135m", env=own)
+    assert kept.stderr == f"Deleted the packed weights of smollm2-135m, {bytes_text(size)}.\n"
+    again = run("models", "rm", "--packed", "--yes", "smollm2-135m", env=own)
+    assert again.returncode == 1
+    assert "No packed weights of smollm2-135m" in again.stderr
+    assert (Path(model["path"]) / "config.json").is_file()
+    pack(Path(model["path"]))
+
     gone = run("models", "rm", "--yes", str(folder), env=own)
     assert gone.stderr == f"Deleted the packed weights of {folder}, {bytes_text(size)}.\n"
     assert folder.is_dir()
     assert len(list((tmp_path / "packed").iterdir())) == 1
     assert run("models", "rm", "--yes", "smollm2-135m", env=own).returncode == 0
     assert list((tmp_path / "packed").iterdir()) == []
+
+
+def test_what_a_model_was_made_from_may_be_gone(
+    run: Run, own: dict[str, str], tmp_path: Path
+) -> None:
+    (converted,) = (tmp_path / "models").iterdir()
+    marker = json.loads((converted / "pamx.json").read_text())
+    source = tmp_path / "mine.gguf"
+    source.touch()
+    marker |= {"name": str(source), "source": "gguf"}
+    (converted / "pamx.json").write_text(json.dumps(marker))
+    assert [m["gone"] for m in json.loads(run("models", "--json", env=own).stdout)] == [False]
+    source.unlink()
+    assert [m["gone"] for m in json.loads(run("models", "--json", env=own).stdout)] == [True]
+    assert "gguf, gone" in run("models", env=own).stdout
+    assert run("models", "rm", "--yes", "mine", env=own).returncode == 0
 
 
 def test_an_empty_list(run: Run, tmp_path: Path) -> None:

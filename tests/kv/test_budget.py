@@ -2,41 +2,72 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
 
-from pamx.kv import budget
-from pamx.kv.budget import MemoryBudget, measure_budget
+from pamx.kv import limits
+from pamx.kv.budget import Footprint, MemoryBudget, measure_memory
+from pamx.kv.limits import available_bytes, cgroup_room, own_bytes
+
+MODEL = Footprint(weights=1 << 20, activations=1 << 19, scratch=1 << 18)
 
 
 def test_the_lines_add_up_to_the_limit() -> None:
-    b = measure_budget()
-    assert b.limit == b.weights + b.scratch + b.buffer_cache + b.margin + b.pages
+    memory = measure_memory()
+    b = memory.budget(MODEL)
+    assert b.limit == b.baseline + b.weights + b.step + b.buffer_cache + b.margin + b.pages
     assert b.pages > 0
-    assert b.weights == pytest.approx(mx.get_active_memory(), abs=1 << 20)
+    assert b.step == MODEL.activations + MODEL.scratch
+    assert b.buffer_cache == memory.buffer_cache
+
+
+def test_arrays_that_mlx_holds_are_not_counted_twice() -> None:
+    before = measure_memory().baseline
+    held = mx.ones((50 << 20,), mx.uint8)
+    mx.eval(held)
+    assert measure_memory().baseline == pytest.approx(before, abs=10 << 20)
+
+
+def test_own_memory_grows_with_what_is_allocated() -> None:
+    before = own_bytes()
+    held = bytearray(b"x" * (30 << 20))
+    assert own_bytes() - before == pytest.approx(len(held), abs=5 << 20)
 
 
 def test_the_words_name_every_line() -> None:
-    b = MemoryBudget(10 * 10**9, 4 * 10**9, 10**9, 5 * 10**8, 10**9)
+    gigabyte = 10**9
+    b = MemoryBudget(10 * gigabyte, gigabyte // 5, 4 * gigabyte, gigabyte, gigabyte // 2, gigabyte)
     assert b.explain() == (
-        "10.00 GB that may be used, less 4.00 GB of weights, 1.00 GB for a step, "
-        "0.50 GB of reusable buffers and 1.00 GB of margin, leave 3.50 GB for pages"
+        "10.00 GB that may be used, less 0.20 GB of this process, 4.00 GB of weights, 1.00 GB for "
+        "a step, 0.50 GB of reusable buffers and 1.00 GB of margin, leave 3.30 GB for pages"
     )
 
 
 def test_weights_that_fill_the_limit_leave_nothing() -> None:
-    assert MemoryBudget(10, 20, 1, 1, 1).pages == 0
+    assert MemoryBudget(10, 1, 20, 1, 1, 1).pages == 0
 
 
-def test_a_container_s_limit_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smallest_limit_above_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gigabyte = 1 << 30
-    monkeypatch.setattr(
-        budget.psutil, "virtual_memory", lambda: SimpleNamespace(available=8 * gigabyte)
-    )
-    files = {"memory.max": 3 * gigabyte, "memory.current": gigabyte}
-    monkeypatch.setattr(budget, "_read_int", lambda name: files[name])
-    assert measure_budget().limit - measure_budget().weights == 2 * gigabyte
-    monkeypatch.setattr(budget, "_read_int", lambda _: None)
-    assert measure_budget().limit - measure_budget().weights == 8 * gigabyte
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "memory.max").write_text(f"{3 * gigabyte}\n")
+    (tmp_path / "a" / "memory.current").write_text(f"{2 * gigabyte}\n")
+    (tmp_path / "a" / "memory.stat").write_text(f"anon 5\ninactive_file {gigabyte}\n")
+    (tmp_path / "a" / "b" / "memory.max").write_text("max\n")
+    real, cgroups = Path.read_text, limits._cgroups
+
+    def read(path: Path, *args: str) -> str:
+        return "0::/a/b\n" if str(path) == "/proc/self/cgroup" else real(path, *args)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    monkeypatch.setattr(limits, "_cgroups", lambda: cgroups(tmp_path))
+    free = SimpleNamespace(available=8 * gigabyte)
+    monkeypatch.setattr(limits.psutil, "virtual_memory", lambda: free)
+    assert cgroup_room() == (3 * gigabyte, 2 * gigabyte)
+    assert available_bytes() == 2 * gigabyte  # what the kernel can drop is no use
+    (tmp_path / "a" / "memory.max").write_text("max\n")
+    assert cgroup_room() is None
+    assert available_bytes() == 8 * gigabyte

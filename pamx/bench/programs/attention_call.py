@@ -76,9 +76,9 @@ class AttentionCall:
 
     def fit(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Answers "fits", or says with the arithmetic what does not."""
-        from pamx.kv.budget import measure_budget
+        from pamx.kv.budget import measure_rest
 
-        budget = measure_budget()
+        budget = measure_rest()
         for fields in question["shapes"]:
             shape = _shape(fields)
             needed = 3 * shape.nbytes  # the pages, and what is copied from and to

@@ -73,10 +73,10 @@ class PamxEngine:
 
     def fit(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Answers "fits", or says with the arithmetic what does not."""
-        from pamx.kv.budget import measure_budget
+        from pamx.kv.budget import measure_rest
         from pamx.kv.pool import token_bytes
 
-        trained, budget = self.engine.trained_context, measure_budget()
+        trained, budget = self.engine.trained_context, measure_rest()
         for context, batch in question["workloads"]:
             if trained is not None and context > trained:
                 raise RequestError(

@@ -1,1 +1,1 @@
-"""`pamx doctor`: what this machine and this installation can do. Nothing here uses the network."""
+"""`pamx doctor`: what this machine and this installation can do, and whether a model fits."""

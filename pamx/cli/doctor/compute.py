@@ -6,7 +6,9 @@ import contextlib
 import math
 import re
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from pamx.cli.doctor.machine import output_of
 from pamx.cli.doctor.metal import check_metal
@@ -14,6 +16,9 @@ from pamx.cli.doctor.row import Row
 from pamx.cli.doctor.software import installed_version
 from pamx.cli.sizes import bytes_text
 from pamx.errors import NativeError
+
+if TYPE_CHECKING:
+    from pamx.native.selftest import KernelTest
 
 _REINSTALL = "Install pamx again with pip; it brings the MLX that it was built for."
 
@@ -117,6 +122,20 @@ def check_native() -> Row:
     return Row("native-library", "ok", message, value)
 
 
+def check_abi() -> Row:
+    """Whether the library, libmlx and mlx.core are of one MLX: its C++ interface is not stable."""
+    from pamx.native import library
+    from pamx.native.loader import mlx_version
+
+    try:
+        native = library()
+    except NativeError as error:
+        return Row("abi", "skip", f"No native library: {error.message}", {"mlx": mlx_version()})
+    value = {"compiled": native.mlx_compiled, "libmlx": native.mlx_loaded, "mlx": mlx_version()}
+    message = f"Native library, libmlx and mlx.core are all of MLX {native.mlx_loaded}."
+    return Row("abi", "ok", message, value)
+
+
 def check_attention() -> Row:
     from pamx.attention.backend import choose_backend
 
@@ -161,34 +180,108 @@ def check_self_test_mlx() -> Row:
     return _self_test("self-test-mlx", "mlx")
 
 
-def check_self_test_native() -> Row:
+def check_self_test_attention() -> Row:
     from pamx.attention.backend import choose_backend
 
     kernel = choose_backend().name
     if kernel == "mlx":
-        return Row("self-test-native", "skip", "The native kernels are not in use.")
-    return _self_test("self-test-native", kernel)
+        return Row("self-test-attention", "skip", _NOT_IN_USE)
+    return _self_test("self-test-attention", kernel)
+
+
+def check_self_test_linear() -> Row:
+    return _kernel_test("self-test-linear", "A 4-bit matrix product", _linear_fast)
+
+
+def check_self_test_linear_exact() -> Row:
+    return _kernel_test("self-test-linear-exact", "A 4-bit matrix product", _linear_exact)
+
+
+def check_self_test_small() -> Row:
+    from pamx.native import selftest
+
+    return _kernel_test("self-test-small", "The worst of norms, rope and gate", selftest.run_small)
+
+
+def check_self_test_blocks() -> Row:
+    return _kernel_test("self-test-blocks", "The worse fused block", _blocks_fast)
+
+
+def check_self_test_blocks_exact() -> Row:
+    return _kernel_test("self-test-blocks-exact", "The worse fused block", _blocks_exact)
+
+
+def check_shaders() -> Row:
+    if sys.platform != "darwin":
+        return Row("shaders", "skip", "Metal shaders are compiled on macOS.")
+    return Row("shaders", "skip", "This version's native kernels are for the CPU.")
+
+
+_NOT_IN_USE = "The native kernels are not in use."
+_WITHOUT = "Set PAMX_DISABLE_NATIVE=1 to do without the native library, and report this."
+
+
+def _linear_fast() -> KernelTest:
+    from pamx.native import selftest
+
+    return selftest.run_linear("fast")
+
+
+def _linear_exact() -> KernelTest:
+    from pamx.native import selftest
+
+    return selftest.run_linear("exact")
+
+
+def _blocks_fast() -> KernelTest:
+    from pamx.native import selftest
+
+    return selftest.run_blocks("fast")
+
+
+def _blocks_exact() -> KernelTest:
+    from pamx.native import selftest
+
+    return selftest.run_blocks("exact")
+
+
+def _kernel_test(name: str, what: str, run: Callable[[], KernelTest]) -> Row:
+    """A family of CPU kernels on random data against float64."""
+    from pamx.attention.backend import choose_backend
+
+    if choose_backend().name == "mlx":
+        return Row(name, "skip", _NOT_IN_USE)
+    found = run()
+    return _tested(name, what, found.error, found.tolerance, found.milliseconds, found.passed)
 
 
 def _self_test(name: str, kernel: str) -> Row:
     """One attention layer of random data against float64."""
     from pamx.attention import selftest
 
-    result = selftest.run(kernel)
+    found = selftest.run(kernel)
+    row = _tested(
+        name, "Attention", found.max_error, found.tolerance, found.milliseconds, found.passed
+    )
+    fix = _REINSTALL if row.fix and kernel == "mlx" else row.fix
+    return replace(row, value={"kernel": kernel, **row.value}, fix=fix)
+
+
+def _tested(
+    name: str, what: str, error: float, tolerance: float, milliseconds: float, passed: bool
+) -> Row:
     value = {
-        "kernel": kernel,
-        "max_error": result.max_error if math.isfinite(result.max_error) else None,
-        "tolerance": result.tolerance,
-        "milliseconds": result.milliseconds,
+        "max_error": error if math.isfinite(error) else None,
+        "tolerance": tolerance,
+        "milliseconds": milliseconds,
     }
     message = (
-        f"Attention differs from float64 by {result.max_error:.1e} "
-        f"(at most {result.tolerance:.0e}); {result.milliseconds:.0f} ms."
+        f"{what} differs from float64 by {error:.1e} (at most {tolerance:.0e}); "
+        f"{milliseconds:.1f} ms."
     )
-    if result.passed:
-        return Row(name, "ok", message, value)
-    fix = "Set PAMX_DISABLE_NATIVE=1 to do without the native library, and report this."
-    return Row(name, "fail", message, value, _REINSTALL if kernel == "mlx" else fix)
+    return (
+        Row(name, "ok", message, value) if passed else Row(name, "fail", message, value, _WITHOUT)
+    )
 
 
 CHECKS = {
@@ -197,8 +290,15 @@ CHECKS = {
     "metal": check_metal,
     "blas": check_blas,
     "native-library": check_native,
+    "abi": check_abi,
     "attention": check_attention,
     "compute": check_compute,
     "self-test-mlx": check_self_test_mlx,
-    "self-test-native": check_self_test_native,
+    "self-test-attention": check_self_test_attention,
+    "self-test-linear": check_self_test_linear,
+    "self-test-linear-exact": check_self_test_linear_exact,
+    "self-test-small": check_self_test_small,
+    "self-test-blocks": check_self_test_blocks,
+    "self-test-blocks-exact": check_self_test_blocks_exact,
+    "shaders": check_shaders,
 }

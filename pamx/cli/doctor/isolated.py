@@ -1,4 +1,4 @@
-"""Running the checks of `compute` in a process of their own, which they may kill.
+"""Running what may end its process in a process of its own.
 
 An MLX built for another processor, or a damaged library, ends its process by a signal; the report
 has to survive that and say where it happened.
@@ -9,24 +9,40 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import TYPE_CHECKING
 
 from pamx.cli.doctor.row import Row, guarded
+from pamx.errors import ModelError, PamxError, RequestError
+
+if TYPE_CHECKING:
+    from pamx.cli.doctor.fit import Fit, Question
+
+_PATIENCE = 30.0  # seconds for one check: a machine may be busy, a hung driver is not
 
 
-def compute_rows() -> Iterator[Row]:
-    """Yields the rows of `compute.CHECKS` as they come, then one for the check that died."""
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=_child, args=(sender,), daemon=True)
-    child.start()
-    sender.close()
-    running = "mlx"
+def compute_rows(names: Sequence[str]) -> Iterator[Row]:
+    """Yields the rows of these of `compute.CHECKS` as they come.
+
+    The check that ends its process has failed, and those after it are not run.
+    """
+    if not names:
+        return
+    child, receiver = _start(_run_checks, list(names))
+    left, running, late = list(names), names[0], False
+    deadline = time.monotonic() + _PATIENCE
     try:
-        while True:
+        while left:
+            if not receiver.poll(max(0.0, deadline - time.monotonic())):
+                late = True
+                break
             match receiver.recv():
                 case Row() as row:
+                    left.remove(row.id)
+                    deadline = time.monotonic() + _PATIENCE
                     yield row
                 case str(name):
                     running = name
@@ -34,8 +50,45 @@ def compute_rows() -> Iterator[Row]:
         child.join()
     finally:
         child.kill()
-    if child.exitcode:
-        yield Row(running, "fail", f"The check ended its process: {ending(child.exitcode)}.")
+    for name in left:
+        if name == running:
+            how = f"did not end within {_PATIENCE:.0f} s" if late else "ended its process"
+            end = "" if late or child.exitcode is None else f": {ending(child.exitcode)}"
+            yield Row(name, "fail", f"The check {how}{end}.", fix=_FIX)
+        else:
+            yield Row(name, "skip", f"Not run: the check {running} failed first.")
+
+
+_FIX = (
+    "Install pamx and the MLX that it brings again; PAMX_DISABLE_NATIVE=1 does without pamx's own "
+    "library."
+)
+
+
+def fit_in_child(question: Question) -> Fit:
+    """`fit.answer` in a process whose memory is that of a model's and no more.
+
+    Raises:
+        ModelError: as `fit.answer`, or the process ended.
+        RequestError: as `fit.answer`.
+    """
+    child, receiver = _start(_run_fit, question)
+    try:
+        found = receiver.recv()
+    except (EOFError, OSError):
+        child.join()
+        how = ending(child.exitcode or 0)
+        raise ModelError(
+            f"Reading the model ended the process that did it: {how}.",
+            "`pamx doctor` says whether MLX works here.",
+        ) from None
+    finally:
+        child.kill()
+    if isinstance(found, tuple):
+        kind, message, hint = found
+        raise {"RequestError": RequestError}.get(kind, ModelError)(message, hint)
+    answer: Fit = found
+    return answer
 
 
 def ending(exitcode: int) -> str:
@@ -48,11 +101,37 @@ def ending(exitcode: int) -> str:
         return f"signal {-exitcode}"
 
 
-def _child(sender: Connection) -> None:
+def _start(target: object, argument: object) -> tuple[SpawnProcess, Connection]:
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(sender, target, argument), daemon=True)
+    child.start()
+    sender.close()
+    return child, receiver
+
+
+def _child(sender: Connection, target: object, argument: object) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     os.dup2(2, 1)  # the parent's stdout is for the report alone
+    assert callable(target)
+    target(sender, argument)
+
+
+def _run_checks(sender: Connection, names: list[str]) -> None:
     from pamx.cli.doctor.compute import CHECKS
 
-    for name, check in CHECKS.items():
+    for name in names:
         sender.send(name)
-        sender.send(guarded(name, check))
+        sender.send(guarded(name, CHECKS[name]))
+
+
+def _run_fit(sender: Connection, question: Question) -> None:
+    from pamx.cli.doctor.fit import answer
+
+    try:
+        sender.send(answer(question))
+    except PamxError as error:
+        sender.send((type(error).__name__, error.message, error.hint))
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}".rstrip(": .")
+        sender.send(("ModelError", f"The model cannot be looked at: {what}.", ""))

@@ -55,44 +55,63 @@ def check_instruction_set() -> Row:
     return Row("instruction-set", "ok", f"{', '.join(found)}.", found)
 
 
+def check_caches() -> Row:
+    found = _cache_sizes()
+    if not found:
+        return Row("cpu-caches", "skip", "This system does not tell.")
+    text = ", ".join(f"{name} {bytes_text(size)}" for name, size in found.items())
+    return Row("cpu-caches", "ok", f"{text}.", found)
+
+
 def check_memory() -> Row:
-    memory, limit = psutil.virtual_memory(), memory_limit()
-    value = {"total": memory.total, "available": memory.available, "cgroup_limit": limit}
+    memory = psutil.virtual_memory()
+    value = {"total": memory.total, "available": memory.available}
     message = f"{bytes_text(memory.available)} of {bytes_text(memory.total)} available"
-    if limit is not None and limit < memory.total:
-        message += f"; this container may use {bytes_text(limit)}"
-    if min(memory.available, limit or memory.available) < _LOW_MEMORY:
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        message += ", shared by CPU and GPU"
+    if memory.available < _LOW_MEMORY:
         return Row("memory", "warn", f"{message}.", value, "Close other programs.")
     return Row("memory", "ok", f"{message}.", value)
 
 
-def memory_limit(root: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that the cgroup of this process may use, or None for no limit.
+def check_memory_limit() -> Row:
+    """What a process may take of the memory: a container's limit, or what the GPU may wire."""
+    from pamx.kv.limits import cgroup_room
 
-    v2: the smallest `memory.max` on the way up to the root (a parent's limit binds its children);
-    v1: `memory.limit_in_bytes`, where "no limit" is a number near 2^63.
-    """
-    limits = []
-    try:
-        entries = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    paths = [line.split(":", 2)[2] for line in entries if line.startswith("0::")]
-    folder = root / paths[0].lstrip("/") if paths else root
-    for place in [folder, *folder.parents]:
-        limits += _numbers(place / "memory.max")
-        if place == root:
-            break
-    limits += [n for n in _numbers(root / "memory/memory.limit_in_bytes") if n < 1 << 60]
-    return min(limits, default=None)
+    if sys.platform == "darwin":
+        megabytes = output_of("sysctl", "-n", "iogpu.wired_limit_mb").strip()
+        wired = int(megabytes) << 20 if megabytes.isdecimal() else 0
+        words = f"The GPU may wire {bytes_text(wired)}" if wired else "The system's own GPU limit"
+        return Row("memory-limit", "ok", f"{words}.", {"gpu_wired": wired or None})
+    found = cgroup_room()
+    if found is None:
+        return Row("memory-limit", "ok", "No container limits it.", {"cgroup_limit": None})
+    limit, room = found
+    value = {"cgroup_limit": limit, "room": room}
+    message = f"This container may use {bytes_text(limit)}; {bytes_text(room)} are left"
+    if room < _LOW_MEMORY:
+        fix = "Give the container more memory, or end other programs in it."
+        return Row("memory-limit", "warn", f"{message}.", value, fix)
+    return Row("memory-limit", "ok", f"{message}.", value)
 
 
-def _numbers(file: Path) -> list[int]:
-    """The number in a file, if there is such a file with a number in it."""
-    try:
-        return [int(file.read_text())]
-    except (OSError, ValueError):  # "max" is no number
-        return []
+def _cache_sizes() -> dict[str, int]:
+    """Bytes of each cache that a core sees, by level, such as "L2"."""
+    if sys.platform == "darwin":
+        names = {"L1": "hw.perflevel0.l1dcachesize", "L2": "hw.perflevel0.l2cachesize"}
+        sizes = {level: output_of("sysctl", "-n", name).strip() for level, name in names.items()}
+        return {level: int(text) for level, text in sizes.items() if text.isdecimal()}
+    found = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        try:
+            kind, level = ((index / n).read_text().strip() for n in ("type", "level"))
+            size = (index / "size").read_text().strip()
+            units = {"K": 1 << 10, "M": 1 << 20}
+            if kind != "Instruction":
+                found[f"L{level}"] = int(size.rstrip("KM")) * units.get(size[-1:], 1)
+        except (OSError, ValueError):
+            continue
+    return found
 
 
 def _chip() -> str:

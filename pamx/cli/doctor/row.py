@@ -30,7 +30,10 @@ class Row:
     fix: str = ""
 
 
-def guarded(name: str, check: Callable[[], Row]) -> Row:
+Check = Callable[[], Row]
+
+
+def guarded(name: str, check: Check) -> Row:
     """Runs a check; one that raises has failed, with the reason."""
     try:
         return check()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 from pamx.cli.doctor.row import Row
 from pamx.cli.sizes import bytes_text
 
 _LOW_DISK = 2 << 30
+_PATIENCE = 2.0  # seconds that the Hub has to answer
 
 
 def check_cache() -> Row:
@@ -48,21 +51,56 @@ def check_default_model() -> Row:
     )
 
 
-def check_hub() -> Row:
+def check_hub(*, offline: bool = False) -> Row:
+    """The Hub's settings, and whether it answers.
+
+    Args:
+        offline: Do not ask it.
+    """
     from huggingface_hub import constants, get_token
 
-    offline, token = constants.is_offline_mode(), get_token() is not None
-    value = {
+    switched_off, token = constants.is_offline_mode(), get_token() is not None
+    value: dict[str, Any] = {
         "hf_home": constants.HF_HOME,
         "endpoint": constants.ENDPOINT,
-        "offline": offline,
+        "offline": switched_off,
         "token": token,
+        "reachable": None,
+        "milliseconds": None,
     }
-    message = (
-        f"{constants.ENDPOINT}, {'offline mode' if offline else 'not contacted'}, "
-        f"{'with a' if token else 'no'} token, HF_HOME {constants.HF_HOME}."
-    )
+    about = f"{'with a' if token else 'no'} token, HF_HOME {constants.HF_HOME}"
+    if offline or switched_off:
+        why = "HF_HUB_OFFLINE is set" if switched_off else "offline, as asked"
+        return Row("hub", "skip", f"{constants.ENDPOINT}, not contacted: {why}; {about}.", value)
+    start = time.perf_counter()
+    try:
+        _ask(constants.ENDPOINT)
+    except Exception as error:  # the library's, the system's, or a proxy's
+        cause = getattr(error, "reason", error)
+        reason = str(getattr(cause, "strerror", None) or cause or type(error).__name__)
+        value["reachable"] = False
+        return Row(
+            "hub",
+            "warn",
+            f"{constants.ENDPOINT} cannot be reached: {reason.rstrip('.')}; {about}.",
+            value,
+            "Models that are here work without it. Check the network, HF_ENDPOINT and proxies.",
+        )
+    value |= {"reachable": True, "milliseconds": (time.perf_counter() - start) * 1e3}
+    message = f"{constants.ENDPOINT} answers in {value['milliseconds']:.0f} ms; {about}."
     return Row("hub", "ok", message, value)
+
+
+def _ask(endpoint: str) -> None:
+    """Returns if a server answers, whatever it says."""
+    import urllib.error
+    import urllib.request
+
+    request = urllib.request.Request(endpoint, method="HEAD")
+    try:
+        urllib.request.urlopen(request, timeout=_PATIENCE).close()
+    except urllib.error.HTTPError as error:
+        error.close()
 
 
 def _folder(name: str, folder: Path, variable: str) -> Row:
@@ -70,8 +108,9 @@ def _folder(name: str, folder: Path, variable: str) -> Row:
     place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
-    free = shutil.disk_usage(place).free
-    value = {"path": str(folder), "free": free}
+    disk = shutil.disk_usage(place)
+    free = disk.free
+    value = {"path": str(folder), "free": free, "total": disk.total}
     elsewhere = f"or set {variable} to another folder."
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         return Row(

@@ -1,0 +1,437 @@
+"""`pamx doctor --model`: the answer is the engine's, and memory is what it said it would be."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from models import samples
+from models.hub_server import Repo, serve
+
+import pamx
+from pamx.cli.doctor import fit as fit_module
+from pamx.cli.doctor.fit import Fit, Question, answer
+from pamx.errors import ModelError, RequestError
+from pamx.kv import budget
+from pamx.kv.budget import Memory
+from pamx.substitute import paged_model
+
+from .conftest import Result, Run
+from .test_doctor import SCHEMA
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+# Fills the pages of a context, and says how much memory the process has held at most.
+RUN_FULL = """
+import random, sys
+import pamx
+model, context = sys.argv[1], int(sys.argv[2])
+with pamx.load(model, context=context) as engine:
+    ids = random.Random(0).choices(range(5, 260), k=context - 4)
+    answer = engine.generate(ids, max_tokens=3)
+    assert len(answer.tokens) == 3 or answer.finish_reason == "stop"
+    line = next(l for l in open("/proc/self/status") if l.startswith("VmHWM"))
+    print(int(line.split()[1]) << 10)
+"""
+
+
+def asked(
+    run: Run, *arguments: str, env: dict[str, str] | None = None
+) -> tuple[dict[str, Any], Result]:
+    result = run("doctor", *arguments, "--json", env=env)
+    assert result.stdout, result.stderr
+    report = json.loads(result.stdout)
+    jsonschema.validate(report, SCHEMA)
+    assert report["ok"] is report["fit"]["fits"] is (result.returncode == 0)
+    return report["fit"], result
+
+
+def measured(environment: dict[str, str], model: str, context: int) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_FULL, model, str(context)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 19 million random float32 weights."""
+    folder = tmp_path_factory.mktemp("dense") / "model"
+    sizes = {"HIDDEN": 512, "FFN": 1536, "LAYERS": 6, "HEADS": 8, "KV_HEADS": 4, "CONTEXT": 4096}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in sizes.items():
+            patch.setattr(samples, name, value)
+        patch.setitem(samples.hf_weights.__kwdefaults__, "head_dim", 64)
+        return samples.write_folder(folder)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return samples.write_folder(tmp_path_factory.mktemp("small") / "model")
+
+
+# ---- the prediction ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
+@pytest.mark.parametrize(("which", "context"), [("default", 2048), ("dense", 2000)])
+def test_the_peak_is_what_was_predicted(
+    run: Run,
+    environment: dict[str, str],
+    home: Path,
+    dense: Path,
+    tmp_path: Path,
+    which: str,
+    context: int,
+) -> None:
+    model = "smollm2-135m" if which == "default" else str(dense)
+    (tmp_path / "models").symlink_to(home / "models")
+    own = {"PAMX_HOME": str(tmp_path)}
+    environment = environment | own
+    measured(environment, model, 16)  # packs the weights
+    fit, _ = asked(run, "--model", model, "--context", str(context), env=own)
+    assert fit["first_start"] is None
+    parts = fit["process"] + fit["weights"] + fit["activations"] + fit["scratch"] + fit["kv_bytes"]
+    assert fit["peak"] == parts
+    assert measured(environment, model, context) == pytest.approx(fit["peak"], rel=0.05)
+
+
+# ---- the answer is the engine's ------------------------------------------------------------------
+
+
+BASELINE = 10 << 20
+
+
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Has this process believe that it may use so many bytes."""
+
+    def to(limit: int) -> None:
+        memory = Memory(limit, BASELINE)
+        for module in (budget, paged_model):
+            monkeypatch.setattr(module, "measure_memory", lambda: memory)
+
+    return to
+
+
+def limit_for(tokens: int, model: Path, **more: Any) -> int:
+    """What leaves room for so many tokens, after the shares that are kept free."""
+    fit = answer(Question(str(model), **more))
+    held = BASELINE + fit.weights + fit.activations + fit.scratch + tokens * fit.kv_token_bytes
+    return int(held / (1 - budget.MARGIN_SHARE - budget.BUFFER_CACHE_SHARE)) + 1
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "float32"])
+def test_the_longest_context_is_the_longest_that_the_engine_takes(
+    small: Path, limited: Any, kv_dtype: str
+) -> None:
+    limited(limit_for(200, small, kv_dtype=kv_dtype))
+    fit = answer(Question(str(small), kv_dtype=kv_dtype))
+    assert fit.longest == 200
+    with pamx.load(str(small), kv_dtype=kv_dtype) as engine:
+        assert engine.context - 15 <= fit.context == 100 <= engine.context  # whole blocks
+    with pamx.load(str(small), context=fit.longest, kv_dtype=kv_dtype):
+        pass
+    with pytest.raises(RequestError, match="at most") as refused:
+        pamx.load(str(small), context=fit.longest + 1, kv_dtype=kv_dtype)
+    assert f"at most {fit.longest:,} tokens" in refused.value.hint
+    too_long = answer(Question(str(small), context=fit.longest + 1, kv_dtype=kv_dtype))
+    assert not too_long.fits
+    assert f"at most {fit.longest:,} tokens" in too_long.fix
+
+
+def test_the_largest_batch_is_one_that_runs(small: Path, limited: Any) -> None:
+    limited(limit_for(200, small))
+    fit = answer(Question(str(small), context=32))
+    assert 2 < fit.largest_batch <= 200 // 32
+    with pamx.load(str(small), context=32, sequences=fit.largest_batch) as engine:
+        assert engine.context == 32
+    assert answer(Question(str(small), 32, fit.largest_batch)).fits
+    over = answer(Question(str(small), 32, fit.largest_batch + 1))
+    assert not over.fits
+    assert f"at most {fit.largest_batch:,} at a time" in over.fix
+
+
+def test_a_pool_is_for_one_sequence_at_least(small: Path) -> None:
+    with pytest.raises(RequestError, match="at least 1"):
+        pamx.load(str(small), sequences=0)
+
+
+def test_a_model_that_does_not_fit_at_all(small: Path, limited: Any) -> None:
+    limited(12 << 20)
+    fit = answer(Question(str(small)))
+    assert (fit.fits, fit.longest, fit.largest_batch) == (False, 0, 0)
+    assert "smaller model" in fit.fix
+    with pytest.raises(RequestError, match="no room"):
+        pamx.load(str(small))
+
+
+def test_no_weight_is_read(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answer where the weights are a hole that cannot be read back."""
+    monkeypatch.setenv("PAMX_HOME", str(tmp_path / "home"))
+    hollow = tmp_path / small.name
+    hollow.mkdir()
+    for file in small.iterdir():
+        (hollow / file.name).write_bytes(file.read_bytes())
+    weights = hollow / "model.safetensors"
+    size = weights.stat().st_size
+    header = 8 + int.from_bytes(weights.read_bytes()[:8], "little")
+    with weights.open("r+b") as stream:
+        stream.truncate(header)
+        stream.truncate(size)
+    real, hole = answer(Question(str(small), 64)), answer(Question(str(hollow), 64))
+    assert real.weights == hole.weights
+    assert weights.stat().st_blocks * 512 <= header + 8192
+
+
+# ---- models that are not here --------------------------------------------------------------------
+
+
+def test_a_gguf_file_is_not_converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAMX_HOME", str(tmp_path / "home"))
+    weights = samples.hf_weights()
+    q4 = samples.QType.Q4_1
+    quantised = {
+        name: (q4, samples.random_blocks(q4, *array.shape))
+        for name, array in weights.items()
+        if array.ndim == 2 and "blk" in name
+    }
+    file = samples.write_gguf(tmp_path / "model.gguf", weights, quantised=quantised)
+    before = answer(Question(str(file), 64))
+    assert before.read == "gguf"
+    assert not (tmp_path / "home").exists()
+    with pamx.load(str(file), context=64):
+        pass
+    after = answer(Question(str(file), 64))
+    assert (after.read, after.exact_weights) == ("folder", True)
+    assert (before.weights, before.kv_bytes) == (after.weights, after.kv_bytes)
+    assert (before.trained, before.matrices) == (after.trained, after.matrices)
+
+
+def test_a_repository_is_not_downloaded(run: Run, small: Path, tmp_path: Path) -> None:
+    files = {file.name: file.read_bytes() for file in small.iterdir()}
+    with serve({"org/model": Repo(files)}) as hub:
+        env = {
+            "HF_HUB_OFFLINE": "0",
+            "HF_ENDPOINT": hub.url,
+            "HF_HOME": str(tmp_path / "hf"),
+        }
+        arguments = ("--model", "org/model", "--context", "64")
+        fit, result = asked(run, *arguments, env=env)
+        here, _ = asked(run, "--model", str(small), "--context", "64")
+        assert result.returncode == 0
+        assert fit["read"] == "hub"
+        assert fit["packed"] + fit["dense"] == fit["weights"] == here["weights"]
+        assert any("tokenizer" in note for note in fit["notes"])
+        whole = [r for r in hub.requests if r[0] == "GET" and "safetensors" in r[1] and not r[2]]
+        assert not whole  # ranges alone
+        offline = run("doctor", *arguments, "--offline", env=env)
+        assert offline.returncode == 1
+        assert "config.json" in offline.stderr
+        nothing = run("doctor", "--model", "org/other", env=env)
+        assert nothing.returncode == 1
+        assert "org/other does not exist" in nothing.stderr
+
+
+# ---- what is odd ---------------------------------------------------------------------------------
+
+
+def test_too_long_for_the_model(run: Run) -> None:
+    fit, result = asked(run, "--model", "smollm2-135m", "--context", "8193")
+    assert result.returncode == 1
+    assert fit["verdict"].startswith("No: smollm2-135m was made for 8,192 tokens")
+    assert "at most 8,192" in fit["fix"]
+
+
+def test_a_damaged_config(run: Run, tmp_path: Path) -> None:
+    folder = samples.write_folder(tmp_path / "model")
+    (folder / "config.json").write_text("{")
+    result = run("doctor", "--model", str(folder))
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert "config.json is not valid JSON" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_code_of_its_own_is_not_run(tmp_path: Path) -> None:
+    folder = samples.write_folder(tmp_path / "model", model_file="own.py")
+    (folder / "own.py").write_text("raise SystemExit('it was run')")
+    with pytest.raises(ModelError, match="code of its own"):
+        answer(Question(str(folder)))
+
+
+def test_layers_that_differ_are_counted_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows on two layers of three; and a hybrid of states and one layer of attention."""
+    gemma = family_folder("gemma3_text", tmp_path)
+    fit = answer(Question(str(gemma), 100))
+    assert [(g.first, g.last, g.window) for g in fit.layers] == [(0, 1, 12), (2, 2, None)]
+    assert fit.kv_bytes == sum(g.nbytes for g in fit.layers) == 100 * fit.kv_token_bytes
+    assert len(fit.attention) == 4  # a plan for each kind of layer, decode and prompt
+
+    monkeypatch.setattr(fit_module, "_highest", lambda: None)
+    fit = answer(Question(str(family_folder("falcon_h1", tmp_path)), 100))
+    assert not fit.paged
+    assert {g.keeps for g in fit.layers} == {"ArraysCache", "KVCache"}
+    states = [g for g in fit.layers if g.keeps == "ArraysCache"]
+    assert all(g.fixed_bytes and not g.token_bytes for g in states)
+    with pytest.raises(RequestError, match="one request at a time"):
+        answer(Question(str(tmp_path / "falcon_h1"), 100, 2))
+
+
+FALCON_H1 = {
+    "attention_in_multiplier": 1.0, "attention_out_multiplier": 1.0,
+    "embedding_multiplier": 1.0, "head_dim": 16, "key_multiplier": 1.0,
+    "lm_head_multiplier": 1.0, "mamba_chunk_size": 16, "mamba_conv_bias": True,
+    "mamba_d_conv": 4, "mamba_d_head": 16, "mamba_d_ssm": 64, "mamba_d_state": 16,
+    "mamba_expand": 1, "mamba_n_groups": 1, "mamba_n_heads": 4,
+    "mamba_norm_before_gate": False, "mamba_proj_bias": False, "mamba_rms_norm": False,
+    "mlp_multipliers": [1.0, 1.0], "projectors_bias": False, "attention_bias": False,
+    "mlp_bias": False, "ssm_in_multiplier": 1.0, "ssm_multipliers": [1.0] * 5,
+    "ssm_out_multiplier": 1.0, "rope_scaling": None, "mamba_use_mlp": True,
+}  # fmt: skip
+
+
+def family_folder(family: str, root: Path) -> Path:
+    """A tiny random model of a family of mlx-lm's, saved, with a tokenizer."""
+    import importlib
+
+    import families
+    import mlx.core as mx
+    from mlx.utils import tree_flatten
+
+    own = families.FAMILIES.get(family, FALCON_H1 if family == "falcon_h1" else {})
+    config = {**families.COMMON, **own, "model_type": family, "vocab_size": len(samples.TOKENS)}
+    arch = importlib.import_module(f"mlx_lm.models.{family}")
+    model = arch.Model(arch.ModelArgs.from_dict(config))
+    folder = samples.write_folder(root / family)
+    (folder / "config.json").write_text(json.dumps(config))
+    mx.save_safetensors(
+        str(folder / "model.safetensors"), dict(tree_flatten(model.parameters())), {"format": "mlx"}
+    )
+    return folder
+
+
+# ---- what it looks like --------------------------------------------------------------------------
+
+
+def test_the_verdict_comes_first(run: Run) -> None:
+    result = run("doctor", "--model", "smollm2-135m", "--context", "100", "--batch", "3")
+    assert result.returncode == 0
+    first, blank, *rows = result.stdout.splitlines()
+    assert first.startswith("It fits: smollm2-135m with 3 times 100 tokens takes about ")
+    assert blank == ""
+    names = [row.split("  ")[0] for row in rows if row[:1] not in ("", " ")]
+    assert names[:3] == ["weights", "KV cache", "step"]
+    assert "\x1b" not in result.stdout
+
+
+def a_fit() -> Fit:
+    from pamx.cli.doctor.fit import LayerGroup
+
+    mib, gib = 1 << 20, 1 << 30
+    windowed = LayerGroup(0, 4, "8 KV heads of 128, bfloat16", 4096, 0, 4096, 160 * mib)
+    whole = replace(windowed, first=5, last=5, window=None, nbytes=32 * mib)
+    return Fit(
+        fits=False,
+        verdict="It does not fit: org/model with 8,192 tokens needs 192 MiB for its KV cache, and "
+        "100 MiB are left for it.",
+        fix="Ask for at most 4,096 tokens, or close other programs.",
+        model="org/model",
+        read="hub",
+        context=8192,
+        batch=1,
+        compute="fast",
+        kv_dtype="bfloat16",
+        reason="Native kernels; quantised matrices meet activations in 8 bits.",
+        paged=True,
+        matrices=42,
+        weights=2 * gib,
+        packed=2 * gib - mib,
+        dense=mib,
+        exact_weights=False,
+        kv_bytes=192 * mib,
+        kv_token_bytes=24576,
+        layers=[windowed, whole],
+        activations=100 * mib,
+        scratch=20 * mib,
+        step_rows=512,
+        process=150 * mib,
+        mapped=30 * mib,
+        peak=3 * gib,
+        first_start=4 * gib,
+        buffer_cache=150 * mib,
+        margin=300 * mib,
+        limit=3 * gib,
+        limited_by="memory available now, within this container",
+        longest=4096,
+        largest_batch=0,
+        trained=32768,
+        attention=["decode, 1 x 1 token at 8,192 (32 heads on 8 of 128)\npartition: 256 tokens."],
+        notes=["Its tokenizer is not here, and is taken to need 30 MiB."],
+    )
+
+
+def fit_table() -> None:
+    from pamx.cli.doctor.fit_report import show_fit
+
+    show_fit(a_fit())
+
+
+def checks_table() -> None:
+    from pamx.cli.doctor.command import _table
+    from pamx.cli.doctor.row import Row
+
+    _table(
+        [
+            Row("python", "ok", "CPython 3.12.1, /usr/bin/python3.12."),
+            Row("shaders", "skip", "Metal shaders are compiled on macOS."),
+            Row(
+                "environment",
+                "warn",
+                "PAMX_NUM_THREADS is 'many', not a number from 1 to 1024.",
+                fix="Correct or unset it. PAMX_NUM_THREADS: Correct or unset it.",
+            ),
+            Row("self-test-linear-exact", "fail", f"It is wrong. {'very ' * 30}much so."),
+        ]
+    )
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("table", [fit_table, checks_table])
+@pytest.mark.parametrize("width", [60, 80, 120, 0])
+def test_tables(table: Any, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At several widths of a terminal, and in a pipe (0)."""
+    out = _Terminal() if width else io.StringIO()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        patch.setenv("COLUMNS", str(width or 40))
+        patch.setenv("NO_COLOR", "1")
+        patch.setenv("TERM", "xterm")
+        table()
+    text = out.getvalue()
+    assert "\x1b" not in text
+    if width:
+        assert all(len(line) <= width for line in text.splitlines()[3:])
+    file = SNAPSHOTS / f"{table.__name__}-{width or 'piped'}.txt"
+    if os.environ.get("UPDATE_SNAPSHOTS"):
+        file.write_text(text, "utf-8")
+    assert text == file.read_text("utf-8")
