@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
-import subprocess
 import threading
 from pathlib import Path
 
@@ -204,6 +204,6 @@ def test_objects_and_scratch(name: str) -> None:
     """What of native/metal has no C interface: objects_test.mm."""
     if reason := library.build.missing():
         pytest.skip(reason)
-    program = getattr(library.build.build(), f"{name}_test")
-    done = subprocess.run([program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    test = ctypes.CDLL(str(getattr(library.build.build(), f"{name}_test"))).objects_test
+    test.restype = ctypes.c_char_p
+    assert test() is None
