@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from oracle import Case
 
 from metal.host import library
 from metal.host.library import SHADERS, Metal, MetalError, fresh
-from metal.host.test_attention import DECODE, check
+from metal.host.test_attention import DECODE, PREFILL, check
 
 PAMX_UNSUPPORTED, PAMX_FAILED = 2, 3
 LONG = Case([1500], [1], 4, 1, 64, 64, 16)
@@ -138,6 +139,30 @@ def test_what_the_machine_says_of_itself(new: Metal) -> None:
     assert new.ffi.string(facts.os_version) == b"26.2"
     assert facts.working_set_bytes == 8 << 30
     assert "38 cores" in text
+
+
+def test_grouped_decoding_where_the_work_fills_the_gpu(new: Metal) -> None:
+    software(new)
+    new.configure()
+    new.become(cores=1)
+    try:
+        text = check(new, replace(LONG, heads=8, kv_heads=2), "float16")
+    finally:
+        new.become()
+    assert "launches: gqa_decode" in text
+    assert ", then split_kv_reduce" in text
+
+
+def test_tensor_units_where_gpu_and_system_have_them(new: Metal) -> None:
+    """In Metal 4, on the software Metal's model of matmul2d."""
+    software(new)
+    new.configure()
+    new.become(architecture="applegpu_g17s", os_version="26.2", family=10)
+    try:
+        text = check(new, PREFILL, "float16")
+    finally:
+        new.become()
+    assert "launches: prefill_nax" in text
 
 
 def test_a_mac_says_what_it_is(metal: Metal) -> None:
