@@ -10,7 +10,8 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,18 @@ class Metal:
         """What the software device says of itself to libraries that have not asked yet."""
         texts = (t.encode() for t in (name, architecture, os_version))
         self.software.softmetal_set_machine(*texts, family, cores, most_threads)
+
+    @contextmanager
+    def descending(self) -> Iterator[None]:
+        """The software device runs what no barrier orders last to first; others are not asked."""
+        if self.software is None:
+            yield
+            return
+        self.software.softmetal_set_descending(1)
+        try:
+            yield
+        finally:
+            self.software.softmetal_set_descending(0)
 
     def check(self, status: int) -> None:
         if status:

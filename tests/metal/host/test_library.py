@@ -198,13 +198,9 @@ def test_a_buffer_that_the_host_forgot_is_found(new: Metal, shaders: Path) -> No
 
 
 def test_dispatches_between_barriers_may_run_in_any_order(new: Metal) -> None:
-    software(new)
     new.configure()
-    new.software.softmetal_set_descending(1)
-    try:
+    with new.descending():
         check(new, LONG, "float16")
-    finally:
-        new.software.softmetal_set_descending(0)
 
 
 def test_nothing_leaks(new: Metal, shaders: Path) -> None:

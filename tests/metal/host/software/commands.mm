@@ -17,8 +17,8 @@ struct Dispatch {
   std::deque<std::string> bytes;
 };
 
-// Dispatches without a barrier between them. Deques: launches point into their dispatch, which stays
-// where it is.
+// Dispatches without a barrier between them. Deques: launches point into their dispatch, which
+// stays where it is.
 using Epoch = std::deque<Dispatch>;
 using Epochs = std::deque<Epoch>;
 
