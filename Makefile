@@ -8,31 +8,20 @@ BIN := .venv/bin
 # What an installation depends on; Python files are used where they lie.
 BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[chm]*' -o -name '*.py') \
 	$(wildcard shaders/*)
-CXX_FILES = $(shell find native tests/native tests/metal/host -name '*.cpp' -o -name '*.hpp' \
-	-o -name '*.h' -o -name '*.mm' -o -name '*.c')
+CXX_FILES = $(shell find native tests/native tests/metal/softmetal tests/metal/host \( -name '*.cpp' \
+	-o -name '*.hpp' -o -name '*.h' -o -name '*.mm' -o -name '*.c' \) ! -path '*/stubs/*')
 
-.PHONY: chat test test-metal-all test-metal-mac metal-packages install lint sanitize tsan test-neon clean
+.PHONY: chat test test-metal-all test-metal-mac install lint sanitize tsan test-neon metal-tools clean
 
 chat: install
 	@$(BIN)/pamx chat
 
-test: .venv/dev metal-packages lint sanitize tsan test-neon
+test: .venv/dev lint sanitize tsan test-neon metal-tools
 	$(BIN)/python -m pytest
 
 # Every specialisation of the shaders; `make test` takes a covering set.
-test-metal-all: .venv/dev
+test-metal-all: .venv/dev metal-tools
 	$(BIN)/python -m pytest -m metal_all tests/metal
-
-# What tests/metal needs of Debian; without it those tests are skipped, saying so.
-METAL_PACKAGES := clang-19 lld-19 libclang-rt-19-dev libgnustep-base-dev gobjc++-12 \
-	libblocksruntime-dev
-
-metal-packages:
-	@if command -v apt-get >/dev/null && ! dpkg -s $(METAL_PACKAGES) >/dev/null 2>&1; then \
-		as_root=$$([ "$$(id -u)" = 0 ] || echo sudo -n); \
-		{ $$as_root apt-get update -qq && \
-		$$as_root apt-get install -qq --no-install-recommends $(METAL_PACKAGES); } >/dev/null 2>&1 || \
-		echo "make: Metal not tested in software: apt install $(METAL_PACKAGES)" >&2; fi
 
 # On a Mac: the Metal suite on the GPU, and build/metal-report.md to attach to an issue.
 test-metal-mac: .venv/dev
@@ -109,14 +98,32 @@ tsan:
 	@$(PARALLEL) build/tsan/run
 	$(shell setarch -R true 2>/dev/null && echo setarch -R) build/tsan/run
 
+# Installs packages of Debian where that needs nobody's password, and is quiet where it does not.
+apt_install = if command -v apt-get >/dev/null; then \
+	if [ "$$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi; \
+	if $$as true 2>/dev/null; then { $$as apt-get update -qq && \
+	$$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq $(1); } >/dev/null || true; fi; fi
+
+NEON_PACKAGES := g++-aarch64-linux-gnu qemu-user
+
 test-neon:
 	@if ! command -v $(NEON_CXX) >/dev/null || ! command -v $(NEON_RUN) >/dev/null; then \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			{ apt-get update -qq && apt-get install -qq g++-aarch64-linux-gnu qemu-user; } >/dev/null || true; fi; fi
+		$(call apt_install,$(NEON_PACKAGES)); fi
 	@if command -v $(NEON_CXX) >/dev/null && command -v $(NEON_RUN) >/dev/null; then \
 		$(PARALLEL) build/neon/run && \
 		for isa in portable neon; do PAMX_CPU_ISA=$$isa $(NEON_RUN) build/neon/run || exit; done; \
-	else echo "make: NEON not tested: apt install g++-aarch64-linux-gnu qemu-user" >&2; fi
+	else echo "make: NEON not tested: apt install $(NEON_PACKAGES)" >&2; fi
+
+# What tests/metal compiles shaders and their host with, on a Linux machine that has no Metal. It is
+# skipped, with this reason, where these packages are missing.
+METAL_PACKAGES := clang-19 lld-19 libclang-rt-19-dev libgnustep-base-dev gobjc++-12 \
+	libblocksruntime-dev
+metal_packages = dpkg -s $(METAL_PACKAGES) >/dev/null 2>&1
+
+metal-tools:
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && ! { $(metal_packages); }; then \
+		$(call apt_install,$(METAL_PACKAGES)); \
+		$(metal_packages) || echo "make: shaders not tested: apt install $(METAL_PACKAGES)" >&2; fi
 
 define native_test
 build/$(1)/run: $(NATIVE_TEST:%.cpp=build/$(1)/%.o)
@@ -129,4 +136,4 @@ endef
 $(foreach way,asan tsan neon,$(eval $(call native_test,$(way))))
 
 clean:
-	rm -rf .venv build dist *.egg-info pamx/native/*.so
+	rm -rf .venv build dist *.egg-info pamx/native/*.so pamx/native/*.metallib

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from cffi import FFI
 from oracle import Step
 
@@ -250,6 +251,14 @@ def missing() -> str:
 
         return "" if library().lib.pamx_metal_built() else "pamx was built without Metal"
     return softmetal.missing() or build.missing()
+
+
+def need(reason: str) -> None:
+    """Skips the test for this reason; none: goes on. Where everything must run it fails instead."""
+    if reason and os.environ.get("PAMX_REQUIRE_METAL_TESTS"):
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
 
 
 @functools.cache

@@ -22,8 +22,7 @@ LONG = Case([1500], [1], 4, 1, 64, 64, 16)
 @pytest.fixture(params=library.names())
 def new(request: pytest.FixtureRequest, tmp_path: Path) -> Metal:
     """A library that knows no shaders yet."""
-    if reason := library.missing():
-        pytest.skip(reason)
+    library.need(library.missing())
     return fresh(request.param, tmp_path)
 
 
@@ -223,8 +222,7 @@ def test_nothing_leaks(new: Metal, shaders: Path) -> None:
 @pytest.mark.parametrize("name", ["mrc", "arc"])
 def test_objects_and_scratch(name: str) -> None:
     """What of native/metal has no C interface: objects_test.mm."""
-    if reason := library.build.missing():
-        pytest.skip(reason)
+    library.need(library.build.missing())
     test = ctypes.CDLL(str(getattr(library.build.build(), f"{name}_test"))).objects_test
     test.restype = ctypes.c_char_p
     assert test() is None
