@@ -22,10 +22,10 @@ using namespace pamx;
 
 // Group-sharing form: every page is read once for all G query heads of its KV head.
 //
-// A simdgroup takes every SIMDGROUPS-th step of STEP tokens. Both of the step's loads are under way
-// before they are needed: its values are asked for before its scores are computed, and the next
-// step's keys before its softmax. Within a step each lane works on many scores and many outputs at
-// once (GroupLayout), and nothing waits for another simdgroup until the end.
+// A simdgroup takes every SIMDGROUPS-th step of STEP tokens, and waits for no other until the end.
+// As soon as a step's keys are used up, its values and the next step's keys are asked for, so that
+// they arrive while scores become weights. (Values that are asked for before the scores are
+// computed take registers for longer; that was slower with 8 heads and no faster with fewer.)
 template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGROUPS>
 [[kernel]] void gqa_decode(
     const device T* queries [[buffer(kQueries)]], const device P* key_pool [[buffer(kKeyPool)]],
@@ -46,7 +46,7 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
   // Heads that the simdgroups merge at once: as many as 16 KiB hold, a quarter of what a core has.
   constexpr int MERGE_HEADS = 4096 / (SIMDGROUPS * D) < G ? 4096 / (SIMDGROUPS * D) : G;
   constexpr int MERGE_PLACES = MERGE_HEADS * SIMDGROUPS * D / 4;
-  constexpr int LOOP_PLACES = QUERY_PLACES + SIMDGROUPS * WEIGHT_PLACES;
+  constexpr int LOOP_PLACES = QUERY_PLACES + SIMDGROUPS * 2 * WEIGHT_PLACES;
   constexpr int PLACES = LOOP_PLACES > MERGE_PLACES ? LOOP_PLACES : MERGE_PLACES;
   static_assert(MERGE_HEADS >= 1, "too many simdgroups");
   threadgroup float4 memory[PLACES];
@@ -81,7 +81,7 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
       key_pool + kv_head * D + key_token % BLOCK * stride + key_lane * L::CHUNK;
   const device P* values = value_pool + kv_head * D + value_token * stride + value_lane * L::PIECE;
   threadgroup float* weights =
-      (threadgroup float*)(memory + QUERY_PLACES + simdgroup * WEIGHT_PLACES);
+      (threadgroup float*)(memory + QUERY_PLACES + simdgroup * 2 * WEIGHT_PLACES);
 
   float outputs[G * L::VALUE_ELEMENTS];
 #pragma unroll
@@ -97,35 +97,34 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
   const int skipped = span.first / STEP, steps = (span.end + STEP - 1) / STEP;
   int step = skipped + (int(simdgroup) + SIMDGROUPS - skipped % SIMDGROUPS) % SIMDGROUPS;
   int ids = 0;
-  ulong pages[L::PAGES], next_pages[L::PAGES];
+  ulong pages[L::PAGES];  // of the step whose keys were asked for last
   uint key_words[L::KEY_WORDS], value_words[L::VALUE_WORDS];
   if (step < steps) {
-    locate<L, SIMDGROUPS>(ids, table, span, step, 0, stride, lane, next_pages);
-    load_keys<P, L>(keys, next_pages, stride, key_token, key_words);
+    locate<L, SIMDGROUPS>(ids, table, span, step, 0, stride, lane, pages);
+    load_keys<P, L>(keys, pages, stride, key_token, key_words);
   }
   for (int turn = 1; step < steps; step += SIMDGROUPS, ++turn) {
-#pragma unroll
-    for (int p = 0; p < L::PAGES; ++p) pages[p] = next_pages[p];
-    load_values<P, L>(values, pages, stride, value_words);
-
     float scores[L::SCORES];
     score<P, L>(key_words, memory, key_lane, scores);
-    if (step + SIMDGROUPS < steps) {
-      locate<L, SIMDGROUPS>(ids, table, span, step + SIMDGROUPS, turn, stride, lane, next_pages);
-      load_keys<P, L>(keys, next_pages, stride, key_token, key_words);
-    }
-    ReduceScatter<L::SCORES, L::KEY_LANES>::apply(scores, lane);
 
+    load_values<P, L>(values, pages, stride, value_words);
+    // After the last step comes the partition's last once more: less work than a branch.
+    const int next = min(step + SIMDGROUPS, steps - 1);
+    locate<L, SIMDGROUPS>(ids, table, span, next, turn, stride, lane, pages);
+    load_keys<P, L>(keys, pages, stride, key_token, key_words);
+
+    ReduceScatter<L::SCORES, L::KEY_LANES>::apply(scores, lane);
     const int first_token = step * STEP;
     finish_scores<L>(scores, owned, span, first_token, key_token, params.softcap_log2);
     raise_maxima<L>(scores, maxima, sums, outputs);
-    weigh<L>(scores, maxima, owned, key_token, sums, weights);
+    // Two turns write different weights, so that one barrier a step is enough.
+    threadgroup float* turn_weights = weights + turn % 2 * (WEIGHT_PLACES * 4);
+    weigh<L>(scores, maxima, owned, key_token, sums, turn_weights);
     simdgroup_barrier(mem_flags::mem_threadgroup);
     if (first_token < span.first || first_token + STEP > span.end) {
       clear_unseen<L>(span, first_token, value_token, value_words);
     }
-    accumulate<P, L>(value_words, weights, value_token, outputs);
-    simdgroup_barrier(mem_flags::mem_threadgroup);  // the next step writes the weights anew
+    accumulate<P, L>(value_words, turn_weights, value_token, outputs);
   }
 
 #pragma unroll

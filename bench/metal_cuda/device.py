@@ -12,7 +12,6 @@ import torch
 
 MAX_BUFFERS = 31
 ARGUMENTS = np.dtype([("buffers", np.uint64, MAX_BUFFERS)])
-REPLAYS = 5
 
 
 def architecture() -> str:
@@ -21,9 +20,19 @@ def architecture() -> str:
 
 
 def load(cubin: bytes, function: str) -> Any:
+    """The module, which has to live as long as its function, and the function."""
     module = cupy.cuda.function.Module()
     module.load(cubin)
     return module, module.get_function(function)
+
+
+def resources(loaded: Any) -> tuple[int, int]:
+    """Registers of a thread, and bytes of it that spilled to memory."""
+    get, function = cupy.cuda.driver.funcGetAttribute, loaded[1].ptr
+    return (
+        get(cupy.cuda.driver.CU_FUNC_ATTRIBUTE_NUM_REGS, function),
+        get(cupy.cuda.driver.CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function),
+    )
 
 
 def launcher(
@@ -42,8 +51,7 @@ def launcher(
 
     def launch() -> None:
         assert kept
-        stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
-        with stream:
+        with cupy.cuda.Stream.from_external(torch.cuda.current_stream()):
             function(tuple(grid), tuple(threadgroup), (arguments,), shared_mem=threadgroup_bytes)
 
     return launch

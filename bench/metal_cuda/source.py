@@ -1,8 +1,7 @@
-"""A .metal file as CUDA text: translated once, each specialisation added by one line."""
+"""A .metal file as CUDA text, and the headers that it includes."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -16,7 +15,7 @@ SHADERS = HERE.parents[1] / "shaders"
 
 
 def translated(source: str) -> str:
-    """The shader, still without a specialisation.
+    """The shader without a specialisation: prepared.py adds those, a line each.
 
     Raises:
         MetalError: for what the Metal compiler would refuse.
@@ -28,24 +27,6 @@ def translated(source: str) -> str:
 def _bindings(kernel: Kernel) -> str:
     types = ", ".join(p.binding for p in kernel.parameters)
     return f" typedef ::softmetal::BindingList<{types}> {kernel.bindings};"
-
-
-def specialisation(function: str, instantiation: str, threads: int) -> str:
-    """The __global__ function of one launch.
-
-    Args:
-        function: Host name.
-        instantiation: The launch's Metal line, or nothing for a kernel that is no template.
-        threads: Of a threadgroup.
-    """
-    found = re.search(r"decltype\((.*?)\) ", instantiation)
-    expression = found[1] if found else function
-    bindings = "sm_bindings_" + expression.split("<")[0].split("::")[-1]
-    return (
-        f'extern "C" __global__ void __launch_bounds__({threads}) {function}('
-        f"const ::softmetal::Arguments a) {{ ::softmetal::Kernel<decltype({expression}), "
-        f"&{expression}, {bindings}>::run(a); }}\n"
-    )
 
 
 def copy_headers(folder: Path) -> None:

@@ -33,13 +33,18 @@ std::string why_not(const LaunchShape& shape) {
   return {};
 }
 
-// Tokens that a simdgroup of the group-sharing form takes at once: 16, or as many as keep their
-// keys and values within 64 registers a lane.
+// Tokens that a simdgroup of the group-sharing form takes at once: 16, or as many as leave a lane's
+// outputs, and the keys and values that it waits for, 112 of the 128 registers beyond which an
+// Apple GPU spills. Four tokens are the fewest that the widest layout of keys takes at once.
 int32_t step_of(const LaunchShape& shape) {
+  constexpr int32_t kLanes = 32, kRegisterBytes = 4, kMost = 112, kFewest = 4;
+  const int32_t group = shape.heads / shape.kv_heads;
   const int32_t row_bytes = shape.k_dim * static_cast<int32_t>(size_of(shape.pool_dtype));
-  constexpr int32_t kRegisters = 64, kLanes = 32, kRegisterBytes = 4;
+  const int32_t outputs = group * shape.k_dim / kLanes;
   int32_t step = 16;
-  while (step * row_bytes * 2 > kRegisters * kLanes * kRegisterBytes) step /= 2;
+  while (step > kFewest && outputs + 2 * step * row_bytes / (kLanes * kRegisterBytes) > kMost) {
+    step /= 2;
+  }
   return step;
 }
 

@@ -1,0 +1,112 @@
+"""A folder with everything that a GPU machine needs to compile and launch: sources and launches.
+
+Written where the native library and the translator's compiler are, read where the GPU is; the two
+may be one machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from pamx.native.launch import Launch, LaunchShape
+
+from . import nvrtc
+
+
+def specialisation(function: str, instantiation: str, threads: int, blocks: int = 0) -> str:
+    """The __global__ function of one launch.
+
+    Args:
+        function: Host name.
+        instantiation: The launch's Metal line, or nothing for a kernel that is no template.
+        threads: Of a threadgroup.
+        blocks: Threadgroups that a multiprocessor should have registers for; 0: no wish.
+    """
+    expression = function
+    if "decltype(" in instantiation:
+        expression = instantiation.split("decltype(", 1)[1].split(") ", 1)[0]
+    bindings = "sm_bindings_" + expression.split("<")[0].split("::")[-1]
+    bounds = f"{threads}, {blocks}" if blocks else f"{threads}"
+    return (
+        f'extern "C" __global__ void __launch_bounds__({bounds}) {function}('
+        f"const ::softmetal::Arguments a) {{ ::softmetal::Kernel<decltype({expression}), "
+        f"&{expression}, {bindings}>::run(a); }}\n"
+    )
+
+
+def key_of(shape: LaunchShape) -> str:
+    return json.dumps({**asdict(shape), "kernel": int(shape.kernel)})
+
+
+def prepare(folder: Path, shapes: Iterable[LaunchShape]) -> None:
+    """Writes the folder; needs the native library and clang."""
+    from pamx.native.launch import launch_of
+
+    from . import source
+
+    folder.mkdir(parents=True, exist_ok=True)
+    source.copy_headers(folder / "include")
+    launches: dict[str, Any] = {}
+    for shape in shapes:
+        launches.setdefault(key_of(shape), asdict(launch_of(shape)))
+    for name in {launch["source"] for launch in launches.values()}:
+        (folder / name).with_suffix(".cu").write_text(source.translated(name))
+    (folder / "launches.json").write_text(json.dumps(launches))
+
+
+class Prepared:
+    """What `prepare` wrote."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.launches: dict[str, Any] = json.loads((folder / "launches.json").read_text())
+
+    def launch_of(self, shape: LaunchShape) -> Launch:
+        found = dict(self.launches[key_of(shape)])
+        found["constants"] = {int(i): value for i, value in found["constants"].items()}
+        return Launch(**found)
+
+    def compile(self, launch: Launch, architecture: str, registers: int = 0) -> bytes:
+        """A cubin, kept in the folder.
+
+        Args:
+            registers: That a thread should get by with; 0: no limit but the hardware's.
+        """
+        x, y, z = launch.threadgroup
+        blocks = 65536 // (registers * x * y * z) if registers else 0
+        text = specialisation(launch.function, launch.instantiation, x * y * z, blocks)
+        constants = "".join(f"_{i}{int(value)}" for i, value in launch.constants.items())
+        out = self.folder / "cubins" / f"{launch.function}{constants}_r{registers}.cubin"
+        if not out.exists():
+            shader = (self.folder / launch.source).with_suffix(".cu").read_text()
+            headers = self.folder / "include"
+            cubin = nvrtc.compile_cuda(shader + text, headers, architecture, launch.constants)
+            out.parent.mkdir(exist_ok=True)
+            out.write_bytes(cubin)
+        return out.read_bytes()
+
+    def compile_all(
+        self, wanted: Sequence[tuple[Launch, int]], architecture: str, processes: int
+    ) -> None:
+        """The same for many, each specialisation once."""
+        once = {
+            (launch.function, tuple(launch.constants.items()), registers): (launch, registers)
+            for launch, registers in wanted
+        }
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            jobs = [
+                pool.submit(_compile, self.folder, launch, architecture, registers)
+                for launch, registers in once.values()
+            ]
+            for job in jobs:
+                job.result()
+
+
+def _compile(folder: Path, launch: Launch, architecture: str, registers: int) -> None:
+    Prepared(folder).compile(launch, architecture, registers)

@@ -1,0 +1,182 @@
+"""The Metal shaders on an NVIDIA GPU: are they right, and how fast do they read pages there?
+
+    python bench/metal_on_cuda.py                      checks and measures; needs clang and the GPU
+    python bench/metal_on_cuda.py --prepare DIR        translates, where there is no GPU
+    python bench/metal_on_cuda.py --run DIR            checks and measures what DIR holds
+    python bench/metal_on_cuda.py --sanitize racecheck --run DIR
+
+The .metal files are compiled as they are, through bench/metal_cuda. Every specialisation is held
+against float64 attention; the decode kernels are then timed beside a contiguous attention (torch's,
+in its better layout) and a plain copy, in turns, by medians. --sanitize runs some of the checks
+under compute-sanitizer. Needs torch and cupy on the GPU's machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "tests")]
+RESULTS = HERE / "results" / "metal_on_cuda.json"
+
+
+def prepare(folder: Path) -> None:
+    from metal_cuda import checks, prepared, speed
+
+    shapes = [shape for run in checks.runs() for shape in (run.shape(), *run.launches())]
+    prepared.prepare(folder, shapes + speed.shapes())
+
+
+def check(folder: Path, every: int) -> dict[str, Any]:
+    """Runs every `every`-th check; how many there were of each kernel, and the largest error."""
+    from metal import attention_case
+    from metal_cuda import checks, device
+    from metal_cuda.prepared import Prepared
+
+    prepared = Prepared(folder)
+    attention_case.launch_of = prepared.launch_of  # this machine may lack the native library
+    runs = list(checks.runs())[::every]
+    launches = [[prepared.launch_of(shape) for shape in run.launches()] for run in runs]
+    architecture = device.architecture()
+    began = time.perf_counter()
+    wanted = [(launch, 0) for some in launches for launch in some]
+    prepared.compile_all(wanted, architecture, os.cpu_count() or 1)
+    print(f"compiled in {time.perf_counter() - began:.0f} s", file=sys.stderr)
+
+    loaded: dict[str, Any] = {}
+
+    def load(launch: Any) -> Any:
+        key = f"{launch.function} {launch.constants}"
+        if key not in loaded:
+            loaded[key] = device.load(prepared.compile(launch, architecture), launch.function)
+        return loaded[key]
+
+    counts: Counter[str] = Counter()
+    worst: dict[str, float] = {}
+    failed = []
+    for run, some in zip(runs, launches, strict=True):
+        name = run.kernel.name.lower()
+        counts[name] += 1
+        try:
+            error = checks.error_of(run, some, load)
+        except AssertionError as problem:
+            failed.append(f"{run}: {problem}")
+            continue
+        worst[name] = max(worst.get(name, 0.0), error)
+        if not error <= 1:
+            failed.append(f"{run}: {error:.2f} times what is allowed")
+    for line in failed:
+        print(f"wrong: {line}", file=sys.stderr)
+    return {
+        "runs": dict(counts),
+        "specialisations": len(loaded),
+        "largest_error_over_allowed": {name: round(value, 3) for name, value in worst.items()},
+        "failed": failed,
+    }
+
+
+def measure(folder: Path, rounds: int) -> dict[str, Any]:
+    import torch
+    from metal_cuda import speed
+    from metal_cuda.prepared import Prepared
+
+    prepared = Prepared(folder)
+    decodes = []
+    for decode in speed.DECODES:
+        decodes.append(speed.measure_decode(prepared, decode, rounds))
+        torch.cuda.empty_cache()
+        print(json.dumps(decodes[-1]), file=sys.stderr)
+    prefills = [speed.measure_prefill(prepared, prefill, rounds) for prefill in speed.PREFILLS]
+    return {"decode": decodes, "prefill": prefills}
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Markdown."""
+    lines = [
+        f"{figures['gpu']}, medians, TB/s of keys and values (percent of contiguous attention)",
+        "",
+        "| sequences x tokens | (heads, KV heads, size) | type | contiguous | group-sharing, P=512 "
+        "| P=256 | per head | copy |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in figures["decode"]:
+        rates, shares = row["tb_per_s"], row["of_contiguous"]
+        contiguous = max(rates["contiguous_token_major"], rates["contiguous_head_major"])
+        cells = [f"{rates[n]:.2f} ({shares[n]:.0%})" for n in shares]
+        lines.append(
+            f"| {row['sequences']} x {row['context']:,} | {tuple(row['geometry'])} "
+            f"| {row['dtype']} | {contiguous:.2f} | {' | '.join(cells)} | {rates['copy']:.2f} |"
+        )
+    lines += ["", "| prefill, tokens | geometry | contiguous TFLOP/s | prefill_tiled |"]
+    lines += ["|---|---|---|---|"]
+    for row in figures["prefill"]:
+        rates = row["tflop_per_s"]
+        lines.append(
+            f"| {row['tokens']:,} | {tuple(row['geometry'])} | {rates['contiguous']:.1f} "
+            f"| {rates['tiled']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def sanitize(tool: str, folder: Path, every: int) -> int:
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
+    command += ["--kernel-regex-exclude", "kns=at::"] if tool == "racecheck" else []
+    command += [sys.executable, __file__, "--run", str(folder), "--only", "check"]
+    return subprocess.run([*command, "--every", str(every)], check=False).returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--prepare", type=Path, metavar="DIR", help="translate into DIR and stop")
+    parser.add_argument("--run", type=Path, metavar="DIR", help="use what DIR holds")
+    parser.add_argument("--only", choices=("check", "speed"))
+    parser.add_argument("--every", type=int, default=1, help="take every n-th check")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--sanitize", choices=("memcheck", "racecheck", "synccheck"))
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    if options.prepare:
+        prepare(options.prepare)
+        return 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.run or Path(temporary)
+        if not options.run:
+            prepare(folder)
+        if options.sanitize:
+            return sanitize(options.sanitize, folder, options.every)
+        return report(folder, options)
+
+
+def report(folder: Path, options: argparse.Namespace) -> int:
+    import torch
+
+    figures: dict[str, Any] = {
+        "what": "the shaders of shaders/ on an NVIDIA GPU through bench/metal_cuda",
+        "command": "python bench/metal_on_cuda.py",
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+    }
+    if options.only != "speed":
+        figures["checks"] = check(folder, options.every)
+        print(json.dumps(figures["checks"] | {"failed": len(figures["checks"]["failed"])}))
+    if options.only != "check":
+        figures |= measure(folder, options.rounds)
+        print(table(figures))
+    if not options.only and options.every == 1:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(figures, indent=1) + "\n")
+    return 1 if figures.get("checks", {}).get("failed") else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
