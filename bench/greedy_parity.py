@@ -1,7 +1,7 @@
 """Greedy tokens of pamx against plain mlx-lm: same float32 model, 20 prompts, 256 tokens each.
 
     python bench/greedy_parity.py [--prompts 20] [--tokens 256] [--workers 2] [--kernel native-cpu]
-                                  [--model FOLDER]
+                                  [--compute exact] [--model FOLDER]
 
 The prompts are pieces, of 1 to 3,000 tokens, of the text that Python's own help is made from.
 Each is answered twice, on mlx-lm's own cache and on pages, by the loaded default model. Where the
@@ -18,13 +18,16 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pamx.substitute.levels import ComputeMode
 
 LENGTHS = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 200, 233, 300, 377, 610, 987, 1500, 2200, 3000]
 RESULT = Path(__file__).parent / "results" / "greedy_parity.json"
 
 
-def compare(job: tuple[int, int, str, str | None]) -> dict[str, Any]:
+def compare(job: tuple[int, int, str, ComputeMode, str | None]) -> dict[str, Any]:
     """Answers one prompt both ways."""
     import mlx.core as mx
     from mlx_lm.models.cache import make_prompt_cache
@@ -35,7 +38,7 @@ def compare(job: tuple[int, int, str, str | None]) -> dict[str, Any]:
     from pamx.engine.steps import decode, prefill, prefill_chunk
     from pamx.substitute.paged_model import PagedModel
 
-    length, tokens, kernel, name = job
+    length, tokens, kernel, compute, name = job
     loaded = pamx.models.load(name, progress=False)
     prompt = _prompt(loaded.tokenizer, length)
     model = loaded.model
@@ -56,7 +59,7 @@ def compare(job: tuple[int, int, str, str | None]) -> dict[str, Any]:
 
     begin = time.perf_counter()
     backend = backend_named(kernel)
-    with PagedModel(model, context=4096, backend=backend) as paged:
+    with PagedModel(model, context=4096, backend=backend, compute=compute) as paged:
         slot = Slot(Paged(paged.sequence()))
         list(prefill(model, slot, prompt, prefill_chunk()))
         found = list(
@@ -98,6 +101,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kernel", default="native-cpu", choices=["native-cpu", "mlx"])
+    parser.add_argument("--compute", default="exact", choices=["exact", "mlx"])
     parser.add_argument("--model", default=None, help="default: the built-in model")
     args = parser.parse_args()
 
@@ -107,7 +111,7 @@ def main() -> None:
     folder = pamx.models.fetch(args.model)
     native = library()
     lengths = sorted(LENGTHS[: args.prompts], reverse=True)  # long ones first: workers end together
-    jobs = [(n, args.tokens, args.kernel, args.model) for n in lengths]
+    jobs = [(n, args.tokens, args.kernel, args.compute, args.model) for n in lengths]
     rows = []
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         for row in pool.map(compare, jobs):
@@ -121,9 +125,10 @@ def main() -> None:
             {
                 "what": "greedy tokens, pamx on pages against mlx-lm's own cache, float32",
                 "command": f"python bench/greedy_parity.py --prompts {args.prompts} "
-                f"--tokens {args.tokens} --kernel {args.kernel}",
+                f"--tokens {args.tokens} --kernel {args.kernel} --compute {args.compute}",
                 "model": folder.name.partition("--")[0],
                 "kernel": args.kernel,
+                "compute": args.compute,
                 "cpu_isa": native.cpu_isa,
                 "build_hash": native.build_hash,
                 "mlx": native.mlx_loaded,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/status.hpp"
+#include "cpu/small/small.hpp"
 #include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
@@ -104,9 +105,10 @@ void multiply_rows(const cpu::Matrix& m, cpu::Compute compute, Dtype dtype, cons
     grow(wide_x, count * inputs);
     grow(wide_out, count * outputs);
     product.out = wide_out.data();
-    cpu::widen(dtype, from, wide_x.data(), count * inputs);
+    const auto& row = cpu::row_kernels();
+    row.to_float(from, dtype, 1, static_cast<int32_t>(count * inputs), wide_x.data());
     cpu::multiply(wide_x.data(), inputs, static_cast<int32_t>(count), compute, &product, 1);
-    cpu::narrow(dtype, wide_out.data(), to, count * outputs);
+    row.from_float(wide_out.data(), static_cast<int32_t>(count * outputs), dtype, to);
   }
 }
 
@@ -159,7 +161,9 @@ void embed_rows(const cpu::Matrix& m, Dtype dtype, const int32_t* ids, int64_t c
     }
     cpu::embed(m, kept.data(), static_cast<int32_t>(rows), dtype, rows_out, inputs);
     for (const int64_t i : outside) std::fill_n(rows_out + i * inputs, inputs, std::nanf(""));
-    if (dtype != Dtype::float32) cpu::narrow(dtype, rows_out, to, rows * inputs);
+    if (dtype != Dtype::float32) {
+      cpu::row_kernels().from_float(rows_out, static_cast<int32_t>(rows * inputs), dtype, to);
+    }
   }
 }
 

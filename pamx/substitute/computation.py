@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,6 +67,9 @@ TOLERANCE_IN_FLOAT32 = 1e-3
 # hundredths of a standard deviation. A kernel that is wrong makes them differ by more than one.
 TOLERANCE_IN_USE = 0.5
 _TOKENS_IN_USE = 32
+
+# The caches' geometry, with the dtype that pages have in a mode.
+Pages = Callable[[ComputeMode], list[LayerGeometry]]
 
 
 @dataclass(frozen=True)
@@ -230,7 +233,7 @@ def substitute(
     place: Place,
     mode: ComputeMode,
     reason: str,
-    pages: list[LayerGeometry],
+    pages: Pages,
     admission: Admission | None,
 ) -> tuple[Substitution, Admission, Levels]:
     """Replaces what can be replaced.
@@ -239,7 +242,7 @@ def substitute(
         place: The model.
         mode: The most that is wanted.
         reason: Why, for `Levels`.
-        pages: The caches' geometry with the dtype that pages will have.
+        pages: The caches' geometry with the dtype that pages will have in a mode.
         admission: What an earlier call for this model and mode returned; None: find out.
 
     Raises:
@@ -263,8 +266,10 @@ def substitute(
             refused = f"Its computation cannot be replaced: {error.message}"
     reference = measure_reference(place.model, place.layers)
     plain = Substitution(place, "mlx")
+    layers = pages("mlx")
     try:
-        admission = admit(place.trial(reference, place.layers), tolerance(place.layers))
+        limit = max(tolerance(place.layers), tolerance(layers))
+        admission = admit(place.trial(reference, layers), limit)
     except BaseException:
         plain.undo()
         raise
@@ -292,7 +297,7 @@ _NOT_FAST = "Rounded activations change this model's output too much."
 
 
 def _tried(
-    place: Place, mode: ComputeMode, reason: str, pages: list[LayerGeometry]
+    place: Place, mode: ComputeMode, reason: str, pages: Pages
 ) -> tuple[Substitution, Admission, Levels]:
     wide = [replace(g, dtype=mx.float32) for g in place.layers]
     with _in_float32(place.model):
@@ -307,20 +312,20 @@ def _tried(
         compute: Compute = "fast" if mode == "fast" else "exact"
         fused = found.fuse(recipe, compute, early=admission.select)
         if any(g.dtype == mx.float16 for g in place.layers):
-            recipe = _without(recipe, _overflowing(fused, place, pages, tokens))
+            recipe = _without(recipe, _overflowing(fused, place, pages(mode), tokens))
             found.fuse(recipe, compute, early=admission.select)
-        distance = difference(_run(place, pages, tokens), expected)
+        distance = difference(_run(place, pages(mode), tokens), expected)
         if compute == "fast" and not distance <= TOLERANCE_IN_USE:
             mode, reason, compute = "exact", _NOT_FAST, "exact"
             recipe = replace(recipe, fast=False)
             found.fuse(recipe, compute, early=admission.select)
-            distance = difference(_run(place, pages, tokens), expected)
+            distance = difference(_run(place, pages(mode), tokens), expected)
         if not distance <= TOLERANCE_IN_USE:
             raise UnsupportedAttentionError(
                 f"Its logits differ by {distance:.2g} standard deviations from those in float32."
             )
         if admission.select and recipe.plans:
-            early = place.trial(reference, pages).early() <= TOLERANCE_IN_FLOAT32
+            early = place.trial(reference, pages(mode)).early() <= TOLERANCE_IN_FLOAT32
             recipe = replace(recipe, early=early)
             if not early:
                 found.fuse(recipe, compute, early=False)

@@ -80,9 +80,12 @@ class PagedModel(Closing):
         self.backend = backend or choose_backend()
         layers = discover_geometry(model)
         mode, reason = chosen_mode(wanted, self.backend)
-        pages = [replace(g, dtype=dtype or _page_dtype(g.dtype, mode)) for g in layers]
+
+        def pages(mode: ComputeMode) -> list[LayerGeometry]:
+            return [replace(g, dtype=dtype or _page_dtype(g.dtype, mode)) for g in layers]
+
         # Before anything is computed: a context that cannot be is an error at once.
-        _pool_tokens(pages, context, max_context)
+        _pool_tokens(pages(mode), context, max_context)
         self._placeholders = Placeholders()
         self._selector = RowSelector()
         self._model = model
@@ -99,12 +102,11 @@ class PagedModel(Closing):
             place, mode, reason, pages, admission
         )
         try:
-            if self.compute.mode != mode and dtype is None:
-                pages = [replace(g, dtype=_page_dtype(g.dtype, self.compute.mode)) for g in layers]
-            num_blocks = -(-_pool_tokens(pages, context, max_context) // block_size)
+            stored = pages(self.compute.mode)
+            num_blocks = -(-_pool_tokens(stored, context, max_context) // block_size)
             self.manager = BlockManager(num_blocks, block_size)
             self.context = num_blocks * block_size
-            self.pool = BlockPool(pages, num_blocks, block_size, self.backend.storage)
+            self.pool = BlockPool(stored, num_blocks, block_size, self.backend.storage)
         except BaseException:
             self.close()
             raise

@@ -20,6 +20,7 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 
 import pamx
 from pamx.attention.backend import backend_named
+from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.attention.step import Packing, SequenceSlice, Step
 from pamx.errors import NativeError, RequestError
 from pamx.native import blocks, small
@@ -155,6 +156,38 @@ def test_fast_is_near(family: str) -> None:
         assert 1e-4 < distance(found, expected) < 0.15
     with PagedModel(model, context=128, compute="fast", kv_dtype=mx.float32) as paged:
         assert paged.pool.layers[0].keys.dtype == mx.float32
+
+
+def with_values_past_float16() -> Module:
+    """A float32 model that multiplies its values by 2^20 and its attention's output by 2^-20."""
+    model = families.make("llama", bits=4)
+    for layer in model.layers:
+        for projection, factor in (
+            (layer.self_attn.v_proj, 2.0**20),
+            (layer.self_attn.o_proj, 2.0**-20),
+        ):
+            projection.scales = projection.scales * factor
+            projection.biases = projection.biases * factor
+    return model
+
+
+@pytest.mark.parametrize("mode", ["fast", "mlx"])
+def test_values_that_float16_cannot_hold_are_kept_in_float32(mode: ComputeMode) -> None:
+    model = with_values_past_float16()
+    expected = dense_logits(model)
+    with PagedModel(model, context=128, compute=mode) as paged:
+        assert paged.kv_dtype == mx.float32
+        assert paged.compute.mode == {"fast": "exact", "mlx": "mlx"}[mode]
+        found = as_numpy(model(mx.array([PROMPT]), cache=paged.prompt_cache()))
+        assert distance(found, expected) < 1e-3
+
+
+@pytest.mark.parametrize("mode", ["fast", "exact", "mlx"])
+def test_values_that_float16_cannot_hold_are_not_stored_in_it_even_if_asked(
+    mode: ComputeMode,
+) -> None:
+    with pytest.raises(UnsupportedAttentionError, match="differ by"):
+        PagedModel(with_values_past_float16(), context=128, compute=mode, kv_dtype="float16")
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])

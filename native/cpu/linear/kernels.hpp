@@ -41,11 +41,6 @@ struct LinearKernels {
   void (*finish)(const float* sums, int64_t sums_stride, int32_t rows, int32_t count,
                  const float* bias, float scale, const float* residual, int64_t residual_stride,
                  float* out, int64_t out_stride);
-  // out = act(gate) * up, `count` columns.
-  void (*gate)(Gate, const float* gate, const float* up, int64_t stride, int32_t rows,
-               int32_t count, float* out, int64_t out_stride);
-  void (*widen)(Dtype, const void* from, float* to, int64_t count);
-  void (*narrow)(Dtype, const float* from, void* to, int64_t count);
 };
 
 namespace portable {

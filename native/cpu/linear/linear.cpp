@@ -7,6 +7,7 @@
 #include "core/status.hpp"
 #include "cpu/isa/isa.hpp"
 #include "cpu/linear/kernels.hpp"
+#include "cpu/small/small.hpp"
 #include "cpu/worker_pool.hpp"
 
 namespace pamx::cpu {
@@ -219,7 +220,10 @@ void run_block(const Pass& pass, const Product& product, Rounded& rounded, int32
     if (up_bias) {
       k.finish(up_row, kStride, step, columns, up_bias, 1.0f, nullptr, 0, up_row, kStride);
     }
-    k.gate(pass.gate, gate_row, up_row, kStride, step, columns, out, product.out_stride);
+    for (int32_t i = 0; i < step; ++i) {
+      row_kernels().gate(pass.gate, gate_row + i * kStride, up_row + i * kStride, columns,
+                         out + i * product.out_stride);
+    }
   }
 }
 
@@ -330,14 +334,6 @@ void multiply_gated(const float* x, int64_t x_stride, int32_t rows, Compute comp
   if (rows <= 0) return;
   const Product product{&gate, out, out_stride};
   run_all({x, x_stride, rows, compute, &product, 1, &up, kind});
-}
-
-void widen(Dtype type, const void* from, float* to, int64_t count) {
-  kernels_of_this_machine().widen(type, from, to, count);
-}
-
-void narrow(Dtype type, const float* from, void* to, int64_t count) {
-  kernels_of_this_machine().narrow(type, from, to, count);
 }
 
 }  // namespace pamx::cpu

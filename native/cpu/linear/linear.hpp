@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "core/dtype.hpp"
+#include "cpu/gate.hpp"
 #include "cpu/memory.hpp"
 
 namespace pamx::cpu {
@@ -18,9 +19,6 @@ enum class Compute : int32_t {
   fast,   // quantised weights meet activations that were rounded to int8, 32 at a time
   exact,  // float32 activations
 };
-
-// act(gate) * up
-enum class Gate : int32_t { silu, gelu, gelu_tanh, relu };
 
 // Outputs that are packed together: see pack.cpp for the layout.
 constexpr int32_t kPanel = 16;
@@ -90,10 +88,6 @@ void multiply_gated(const float* x, int64_t x_stride, int32_t rows, Compute, con
 // [0, outputs).
 void embed(const Matrix&, const int32_t* ids, int32_t count, Dtype arithmetic, float* out,
            int64_t out_stride);
-
-// `count` elements of a 16-bit type to float32 and back (to nearest even).
-void widen(Dtype, const void* from, float* to, int64_t count);
-void narrow(Dtype, const float* from, void* to, int64_t count);
 
 }  // namespace pamx::cpu
 

@@ -31,17 +31,10 @@ static inline void store(float* p, F x) {
 static inline F add(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
 static inline F sub(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 static inline F mul(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
-static inline F div(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
 static inline F max(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
-static inline F min(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
 static inline F abs(F x) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
-}
-static inline F copy_sign(F magnitude, F x) {
-  const __m256 sign = _mm256_set1_ps(-0.0f);
-  return {_mm256_or_ps(magnitude.a, _mm256_and_ps(sign, x.a)),
-          _mm256_or_ps(magnitude.b, _mm256_and_ps(sign, x.b))};
 }
 static inline F fma(F x, F y, F z) {
   return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)};
@@ -51,11 +44,6 @@ static inline F round(F x) {
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(x.a, kNearest), _mm256_round_ps(x.b, kNearest)};
 }
-static inline __m256 power_of_two8(__m256 n) {
-  const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
-}
-static inline F power_of_two(F n) { return {power_of_two8(n.a), power_of_two8(n.b)}; }
 static inline float max_of(F x) {
   const __m256 y = _mm256_max_ps(x.a, x.b);
   __m128 z = _mm_max_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
@@ -78,24 +66,6 @@ static inline F load_bfloat16(const uint16_t* p) {
   const __m256i a = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(q)), 16);
   const __m256i b = _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(q + 1)), 16);
   return {_mm256_castsi256_ps(a), _mm256_castsi256_ps(b)};
-}
-static inline void store_float16(uint16_t* p, F x) {
-  auto* q = reinterpret_cast<__m128i*>(p);
-  _mm_storeu_si128(q, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));
-  _mm_storeu_si128(q + 1, _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT));
-}
-static inline __m256i bfloat16_of(__m256 x) {
-  const __m256i bits = _mm256_castps_si256(x), top = _mm256_srli_epi32(bits, 16);
-  const __m256i odd = _mm256_and_si256(top, _mm256_set1_epi32(1));
-  const __m256i half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
-  const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
-  const __m256i quiet = _mm256_or_si256(top, _mm256_set1_epi32(0x40));
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  return _mm256_blendv_epi8(rounded, quiet, nan);
-}
-static inline void store_bfloat16(uint16_t* p, F x) {
-  const __m256i mixed = _mm256_packus_epi32(bfloat16_of(x.a), bfloat16_of(x.b));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(mixed, 0xd8));
 }
 static inline void store_int8(int8_t* p, F x, F y) {
   const __m256i low = _mm256_packs_epi32(_mm256_cvtps_epi32(x.a), _mm256_cvtps_epi32(x.b));

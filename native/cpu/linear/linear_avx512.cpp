@@ -33,21 +33,12 @@ static inline void store(float* p, F a) { _mm512_storeu_ps(p, a.v); }
 static inline F add(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
 static inline F sub(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
 static inline F mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
-static inline F div(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
 static inline F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
-static inline F min(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
 static inline F abs(F a) { return {_mm512_abs_ps(a.v)}; }
-static inline F copy_sign(F magnitude, F sign) {
-  return {_mm512_or_ps(magnitude.v, _mm512_and_ps(sign.v, _mm512_set1_ps(-0.0f)))};
-}
 static inline F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 static inline float fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline F round(F a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
-static inline F power_of_two(F n) {
-  const __m512i biased = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(biased, 23))};
 }
 static inline float max_of(F a) { return _mm512_reduce_max_ps(a.v); }
 static inline float sum_of(F a) { return _mm512_reduce_add_ps(a.v); }
@@ -59,20 +50,6 @@ static inline F load_bfloat16(const uint16_t* p) {
   const __m512i wide =
       _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
-}
-static inline void store_float16(uint16_t* p, F a) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                      _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-}
-static inline void store_bfloat16(uint16_t* p, F a) {
-  const __m512i bits = _mm512_castps_si512(a.v), top = _mm512_srli_epi32(bits, 16);
-  const __m512i odd = _mm512_and_si512(top, _mm512_set1_epi32(1));
-  const __m512i half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
-  const __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, half), 16);
-  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  const __m512i quiet = _mm512_or_si512(top, _mm512_set1_epi32(0x40));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                      _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, nan, quiet)));
 }
 static inline void store_int8(int8_t* p, F a, F b) {
   auto* to = reinterpret_cast<__m128i*>(p);

@@ -45,21 +45,11 @@ static inline F sub(F a, F b) {
 static inline F mul(F a, F b) {
   return each([&](int i) { return vmulq_f32(a.v[i], b.v[i]); });
 }
-static inline F div(F a, F b) {
-  return each([&](int i) { return vdivq_f32(a.v[i], b.v[i]); });
-}
 static inline F max(F a, F b) {
   return each([&](int i) { return vmaxq_f32(a.v[i], b.v[i]); });
 }
-static inline F min(F a, F b) {
-  return each([&](int i) { return vminq_f32(a.v[i], b.v[i]); });
-}
 static inline F abs(F a) {
   return each([&](int i) { return vabsq_f32(a.v[i]); });
-}
-static inline F copy_sign(F magnitude, F sign) {
-  const uint32x4_t mask = vdupq_n_u32(0x80000000u);
-  return each([&](int i) { return vbslq_f32(mask, sign.v[i], magnitude.v[i]); });
 }
 static inline F fma(F a, F b, F c) {
   return each([&](int i) { return vfmaq_f32(c.v[i], a.v[i], b.v[i]); });
@@ -67,12 +57,6 @@ static inline F fma(F a, F b, F c) {
 static inline float fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline F round(F a) {
   return each([&](int i) { return vrndnq_f32(a.v[i]); });
-}
-static inline F power_of_two(F n) {
-  return each([&](int i) {
-    const int32x4_t biased = vaddq_s32(vcvtnq_s32_f32(n.v[i]), vdupq_n_s32(127));
-    return vreinterpretq_f32_s32(vshlq_n_s32(biased, 23));
-  });
 }
 static inline float max_of(F a) {
   return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[1]), vmaxq_f32(a.v[2], a.v[3])));
@@ -86,19 +70,6 @@ static inline F load_float16(const uint16_t* p) {
 }
 static inline F load_bfloat16(const uint16_t* p) {
   return each([&](int i) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * i), 16)); });
-}
-static inline void store_float16(uint16_t* p, F a) {
-  for (int i = 0; i < 4; ++i) vst1_u16(p + 4 * i, vreinterpret_u16_f16(vcvt_f16_f32(a.v[i])));
-}
-static inline void store_bfloat16(uint16_t* p, F a) {
-  for (int i = 0; i < 4; ++i) {
-    const uint32x4_t bits = vreinterpretq_u32_f32(a.v[i]), top = vshrq_n_u32(bits, 16);
-    const uint32x4_t half = vaddq_u32(vandq_u32(top, vdupq_n_u32(1)), vdupq_n_u32(0x7fff));
-    const uint32x4_t rounded = vshrq_n_u32(vaddq_u32(bits, half), 16);
-    const uint32x4_t quiet = vorrq_u32(top, vdupq_n_u32(0x40));
-    const uint32x4_t number = vceqq_f32(a.v[i], a.v[i]);
-    vst1_u16(p + 4 * i, vmovn_u32(vbslq_u32(number, rounded, quiet)));
-  }
 }
 static inline void store_int8(int8_t* p, F a, F b) {
   const auto halves = [](F x, int i) {

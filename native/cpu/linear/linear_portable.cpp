@@ -47,20 +47,11 @@ static inline F sub(F a, F b) {
 static inline F mul(F a, F b) {
   return each([&](int i) { return a.v[i] * b.v[i]; });
 }
-static inline F div(F a, F b) {
-  return each([&](int i) { return a.v[i] / b.v[i]; });
-}
 static inline F max(F a, F b) {
   return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
 }
-static inline F min(F a, F b) {
-  return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
-}
 static inline F abs(F a) {
   return each([&](int i) { return __builtin_fabsf(a.v[i]); });
-}
-static inline F copy_sign(F magnitude, F sign) {
-  return each([&](int i) { return __builtin_copysignf(magnitude.v[i], sign.v[i]); });
 }
 static inline float fma1(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 static inline F fma(F a, F b, F c) {
@@ -68,14 +59,6 @@ static inline F fma(F a, F b, F c) {
 }
 static inline F round(F a) {
   return each([&](int i) { return __builtin_rintf(a.v[i]); });
-}
-static inline F power_of_two(F n) {
-  return each([&](int i) {
-    const uint32_t bits = static_cast<uint32_t>(static_cast<int32_t>(n.v[i]) + 127) << 23;
-    float f;
-    __builtin_memcpy(&f, &bits, 4);
-    return f;
-  });
 }
 static inline float max_of(F a) {
   float r = a.v[0];
@@ -98,12 +81,6 @@ static inline F load_bfloat16(const uint16_t* p) {
     __builtin_memcpy(&f, &bits, 4);
     return f;
   });
-}
-static inline void store_float16(uint16_t* p, F a) {
-  for (int i = 0; i < 16; ++i) p[i] = scalar::float_to_float16(a.v[i]);
-}
-static inline void store_bfloat16(uint16_t* p, F a) {
-  for (int i = 0; i < 16; ++i) p[i] = scalar::float_to_bfloat16(a.v[i]);
 }
 static inline void store_int8(int8_t* p, F a, F b) {
   for (int i = 0; i < 16; ++i) {

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "core/dtype.hpp"
-#include "cpu/linear/linear.hpp"
+#include "cpu/gate.hpp"
 #include "cpu/small/rope.hpp"
 #include "cpu/worker_pool.hpp"
 
