@@ -8,8 +8,8 @@ BIN := .venv/bin
 # What an installation depends on; Python files are used where they lie.
 BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[chm]*' -o -name '*.py') \
 	$(wildcard shaders/*)
-CXX_FILES = $(shell find native tests/native tests/metal/softmetal tests/metal/host \
-	-name '*.cpp' -o -name '*.hpp' -o -name '*.h' ! -path '*/stubs/*' -o -name '*.mm' -o -name '*.c')
+CXX_FILES = $(shell find native tests/native tests/metal/softmetal tests/metal/host \( -name '*.cpp' \
+	-o -name '*.hpp' -o -name '*.h' -o -name '*.mm' -o -name '*.c' \) ! -path '*/stubs/*')
 
 .PHONY: chat test test-metal-all test-metal-mac install lint sanitize tsan test-neon metal-tools clean
 
@@ -136,4 +136,4 @@ endef
 $(foreach way,asan tsan neon,$(eval $(call native_test,$(way))))
 
 clean:
-	rm -rf .venv build dist *.egg-info pamx/native/*.so
+	rm -rf .venv build dist *.egg-info pamx/native/*.so pamx/native/*.metallib

@@ -80,8 +80,8 @@ def compile_metallib(target: Path, compiler: list[str]) -> str:
         for old in target.parent.glob("pamx-*.metallib"):
             old.unlink()
         target.write_bytes(library.read_bytes())
-    more = f", {len(left_out)} at first use" if left_out else ""
-    return f"{len(compiled)} shaders compiled into {target.name}{more}"
+    more = f"; at first use: {len(left_out)}" if left_out else ""
+    return f"shaders compiled into {target.name}: {len(compiled)}{more}"
 
 
 def _compile(source: Path, target: Path) -> bool:

@@ -71,7 +71,7 @@ class Libraries:
     Attributes:
         device: The software device, which the others share.
         mrc, arc: The library with the C interface.
-        mrc_test, arc_test: objects_test.mm as a program.
+        mrc_test, arc_test: the same with objects_test.mm.
     """
 
     device: Path
@@ -119,8 +119,8 @@ def build() -> Libraries:
     for name, more in (("mrc", []), ("arc", ["-Wl,--wrap=__objc_exec_class"])):
         parts = objects["plain"] + objects[name]
         made[name] = _link(f"libpamx_{name}.so", parts, ["-shared", *use, *more], [device])
-        program = f"objects_test_{name}"
-        made[f"{name}_test"] = _link(program, [*parts, tested[name]], [*use, *more], [device])
+        test = [*parts, tested[name]]
+        made[f"{name}_test"] = _link(f"test_{name}.so", test, ["-shared", *use, *more], [device])
     return Libraries(device=device, **made)
 
 

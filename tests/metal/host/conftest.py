@@ -9,6 +9,5 @@ from metal.host import library
 
 @pytest.fixture(params=library.names())
 def metal(request: pytest.FixtureRequest) -> library.Metal:
-    if reason := library.missing():
-        pytest.skip(reason)
+    library.need(library.missing())
     return library.load(request.param)

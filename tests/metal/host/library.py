@@ -10,13 +10,15 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from cffi import FFI
 from oracle import Step
 
@@ -97,6 +99,18 @@ class Metal:
         """What the software device says of itself to libraries that have not asked yet."""
         texts = (t.encode() for t in (name, architecture, os_version))
         self.software.softmetal_set_machine(*texts, family, cores, most_threads)
+
+    @contextmanager
+    def descending(self) -> Iterator[None]:
+        """The software device runs what no barrier orders last to first; others are not asked."""
+        if self.software is None:
+            yield
+            return
+        self.software.softmetal_set_descending(1)
+        try:
+            yield
+        finally:
+            self.software.softmetal_set_descending(0)
 
     def check(self, status: int) -> None:
         if status:
@@ -237,6 +251,14 @@ def missing() -> str:
 
         return "" if library().lib.pamx_metal_built() else "pamx was built without Metal"
     return softmetal.missing() or build.missing()
+
+
+def need(reason: str) -> None:
+    """Skips the test for this reason; none: goes on. Where everything must run it fails instead."""
+    if reason and os.environ.get("PAMX_REQUIRE_METAL_TESTS"):
+        pytest.fail(reason)
+    if reason:
+        pytest.skip(reason)
 
 
 @functools.cache

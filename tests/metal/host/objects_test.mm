@@ -1,6 +1,5 @@
 // Object's reference counts and Scratch's cap, against the software device.
-#include <cstdio>
-#include <cstdlib>
+#include <stdexcept>
 #include <string>
 
 #include "core/status.hpp"
@@ -13,12 +12,11 @@ extern "C" int64_t softmetal_objects_alive(void);
 using pamx::metal::Object;
 using pamx::metal::Scratch;
 
-#define CHECK(condition)                                           \
-  do {                                                             \
-    if (!(condition)) {                                            \
-      std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition); \
-      std::exit(1);                                                \
-    }                                                              \
+#define CHECK(condition)                                                              \
+  do {                                                                                \
+    if (!(condition)) {                                                               \
+      throw std::runtime_error("line " + std::to_string(__LINE__) + ": " #condition); \
+    }                                                                                 \
   } while (0)
 
 using Buffer = Object<id<MTLBuffer>>;
@@ -34,7 +32,8 @@ static void test_objects(id<MTLDevice> device) {
     CHECK(softmetal_objects_alive() == before + 1);
     Buffer same = one, moved = std::move(one);
     CHECK(!one && same.get() == moved.get());
-    moved = moved;
+    Buffer& itself = moved;
+    moved = itself;
     Buffer other = new_buffer(device);
     other = same;  // the other one goes
     Buffer shared = Buffer::share(same.get());
@@ -74,11 +73,18 @@ static void test_scratch(const Object<id<MTLDevice>>& device) {
   CHECK(softmetal_objects_alive() == before);
 }
 
-int main() {
-  @autoreleasepool {
-    const auto device = pamx::metal::default_device();
-    test_objects(device.get());
-    test_scratch(device);
+// Null, or what was wrong.
+extern "C" __attribute__((visibility("default"))) const char* objects_test(void) {
+  static std::string wrong;
+  try {
+    @autoreleasepool {
+      const auto device = pamx::metal::default_device();
+      test_objects(device.get());
+      test_scratch(device);
+    }
+    return nullptr;
+  } catch (const std::exception& error) {
+    wrong = error.what();
+    return wrong.c_str();
   }
-  return 0;
 }

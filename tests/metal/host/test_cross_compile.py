@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from metal.host import library
 from metal.host.macos import cross
 
-pytestmark = pytest.mark.skipif(bool(cross.missing()), reason=cross.missing())
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    library.need(cross.missing())
 
 
 def check_links(files: list[Path]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from metal.host import library
 from metal.host.macos import cross, wheels
 from metal.host.macos.declarations import (
     declared_methods,
@@ -16,7 +17,12 @@ from metal.host.macos.declarations import (
     metal_cpp_values,
 )
 
-pytestmark = pytest.mark.skipif(bool(cross.missing()), reason=cross.missing())
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    library.need(cross.missing())
+
+
 HEADER = cross.HOST / "include" / "Metal" / "Metal.h"
 
 

@@ -12,8 +12,7 @@ from pamx.native.launch import Kernel
 
 @pytest.mark.parametrize("partition", [0, 32])
 def test_a_kernel_test_runs_on_the_device(partition: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    if reason := library.missing():
-        pytest.skip(reason)
+    library.need(library.missing())
     monkeypatch.setattr("metal.softmetal.compile", device_program.compile)
     case = Case([40, 7], [1, 3], 4, 2, 64, 64, 16, window=9, sinks=True)
     Programs().check(Run(Kernel.PAGED_ATTENTION, case, partition=partition))

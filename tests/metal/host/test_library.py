@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
-import subprocess
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from oracle import Case
 
 from metal.host import library
 from metal.host.library import SHADERS, Metal, MetalError, fresh
-from metal.host.test_attention import DECODE, check
+from metal.host.test_attention import DECODE, PREFILL, check
 
 PAMX_UNSUPPORTED, PAMX_FAILED = 2, 3
 LONG = Case([1500], [1], 4, 1, 64, 64, 16)
@@ -21,8 +22,7 @@ LONG = Case([1500], [1], 4, 1, 64, 64, 16)
 @pytest.fixture(params=library.names())
 def new(request: pytest.FixtureRequest, tmp_path: Path) -> Metal:
     """A library that knows no shaders yet."""
-    if reason := library.missing():
-        pytest.skip(reason)
+    library.need(library.missing())
     return fresh(request.param, tmp_path)
 
 
@@ -140,6 +140,30 @@ def test_what_the_machine_says_of_itself(new: Metal) -> None:
     assert "38 cores" in text
 
 
+def test_grouped_decoding_where_the_work_fills_the_gpu(new: Metal) -> None:
+    software(new)
+    new.configure()
+    new.become(cores=1)
+    try:
+        text = check(new, replace(LONG, heads=8, kv_heads=2), "float16")
+    finally:
+        new.become()
+    assert "launches: gqa_decode" in text
+    assert ", then split_kv_reduce" in text
+
+
+def test_tensor_units_where_gpu_and_system_have_them(new: Metal) -> None:
+    """In Metal 4, on the software Metal's model of matmul2d."""
+    software(new)
+    new.configure()
+    new.become(architecture="applegpu_g17s", os_version="26.2", family=10)
+    try:
+        text = check(new, PREFILL, "float16")
+    finally:
+        new.become()
+    assert "launches: prefill_nax" in text
+
+
 def test_a_mac_says_what_it_is(metal: Metal) -> None:
     facts = metal.facts()
     assert facts.cores > 0
@@ -173,13 +197,9 @@ def test_a_buffer_that_the_host_forgot_is_found(new: Metal, shaders: Path) -> No
 
 
 def test_dispatches_between_barriers_may_run_in_any_order(new: Metal) -> None:
-    software(new)
     new.configure()
-    new.software.softmetal_set_descending(1)
-    try:
+    with new.descending():
         check(new, LONG, "float16")
-    finally:
-        new.software.softmetal_set_descending(0)
 
 
 def test_nothing_leaks(new: Metal, shaders: Path) -> None:
@@ -202,8 +222,7 @@ def test_nothing_leaks(new: Metal, shaders: Path) -> None:
 @pytest.mark.parametrize("name", ["mrc", "arc"])
 def test_objects_and_scratch(name: str) -> None:
     """What of native/metal has no C interface: objects_test.mm."""
-    if reason := library.build.missing():
-        pytest.skip(reason)
-    program = getattr(library.build.build(), f"{name}_test")
-    done = subprocess.run([program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    library.need(library.build.missing())
+    test = ctypes.CDLL(str(getattr(library.build.build(), f"{name}_test"))).objects_test
+    test.restype = ctypes.c_char_p
+    assert test() is None

@@ -21,7 +21,8 @@ def test_copies_see_what_those_before_them_left(metal: Metal) -> None:
     expected = pool.array.copy()
     for source, target in zip(sources, targets, strict=True):
         expected[target] = expected[source]
-    metal.copy_blocks(pool, sources, targets)
+    with metal.descending():
+        metal.copy_blocks(pool, sources, targets)
     np.testing.assert_array_equal(pool.array, expected)
 
 

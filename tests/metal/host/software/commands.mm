@@ -17,7 +17,10 @@ struct Dispatch {
   std::deque<std::string> bytes;
 };
 
-using Epoch = std::vector<Dispatch>;  // dispatches without a barrier between them
+// Dispatches without a barrier between them. Deques: launches point into their dispatch, which
+// stays where it is.
+using Epoch = std::deque<Dispatch>;
+using Epochs = std::deque<Epoch>;
 
 bool descending = false;
 
@@ -31,7 +34,7 @@ double now() {
 
 @interface SoftCommandBuffer : SoftObject <MTLCommandBuffer> {
  @public
-  std::vector<Epoch>* epochs_;
+  Epochs* epochs_;
   BOOL open_;
  @private
   MTLCommandBufferStatus status_;
@@ -168,7 +171,7 @@ struct Slot {
 
 @implementation SoftCommandBuffer
 - (id)init {
-  if ((self = [super init])) epochs_ = new std::vector<Epoch>;
+  if ((self = [super init])) epochs_ = new Epochs;
   return self;
 }
 - (MTLCommandBufferStatus)status {
