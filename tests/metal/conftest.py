@@ -40,8 +40,6 @@ def _no_check(*_: object, **__: object) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mine = [item for item in items if item.path.parent == HERE]
-    if sys.platform == "darwin":
-        mine = [item for item in mine if item.path.stem not in KERNELS]
     reason = softmetal.missing()
     if not mine or reason is None:
         return
