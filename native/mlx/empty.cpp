@@ -10,19 +10,21 @@ namespace mx = mlx::core;
 
 namespace {
 
+// Attention reads a pool page by page in an order of its own, and the processor's table of page
+// addresses holds few small ones. Pools that lie side by side share huge pages.
+#if defined(MADV_HUGEPAGE)
 constexpr uintptr_t kPage = 4096;
 constexpr size_t kHugePage = 2 << 20;
 
-// Attention reads a pool page by page in an order of its own, and the processor's table of page
-// addresses holds few small ones. Pools that lie side by side share huge pages.
 void advise_huge_pages(char* data, size_t bytes) {
-#if defined(MADV_HUGEPAGE)
   if (bytes < kHugePage) return;
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kPage - 1) / kPage * kPage;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kPage * kPage;
   madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // refusal costs only speed
-#endif
 }
+#else
+void advise_huge_pages(char*, size_t) {}
+#endif
 
 }  // namespace
 
