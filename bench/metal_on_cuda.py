@@ -30,44 +30,34 @@ RESULTS = HERE / "results" / "metal_on_cuda.json"
 
 
 def prepare(folder: Path) -> None:
-    from metal_cuda import checks, prepared, speed
+    from metal_cuda import cases
+    from metal_cuda.prepared import prepare as write
 
-    shapes = [shape for run in checks.runs() for shape in (run.shape(), *run.launches())]
-    prepared.prepare(folder, shapes + speed.shapes())
+    shapes = [shape for run in cases.runs() for shape in (run.shape(), *run.launches())]
+    write(folder, shapes + cases.speed_shapes())
 
 
 def check(folder: Path, every: int) -> dict[str, Any]:
     """Runs every `every`-th check; how many there were of each kernel, and the largest error."""
-    from metal import attention_case
-    from metal_cuda import checks, device
+    from metal_cuda import cases, checks, device
     from metal_cuda.prepared import Prepared
 
     prepared = Prepared(folder)
-    attention_case.launch_of = prepared.launch_of  # this machine may lack the native library
-    runs = list(checks.runs())[::every]
-    launches = [[prepared.launch_of(shape) for shape in run.launches()] for run in runs]
-    architecture = device.architecture()
+    programs = checks.OnCuda(prepared)
+    runs = list(cases.runs())[::every]
     began = time.perf_counter()
-    wanted = [(launch, 0) for some in launches for launch in some]
-    prepared.compile_all(wanted, architecture, os.cpu_count() or 1)
+    wanted = [(prepared.launch_of(shape), 0) for run in runs for shape in run.launches()]
+    prepared.compile_all(wanted, device.architecture(), os.cpu_count() or 1)
     print(f"compiled in {time.perf_counter() - began:.0f} s", file=sys.stderr)
-
-    loaded: dict[str, Any] = {}
-
-    def load(launch: Any) -> Any:
-        key = f"{launch.function} {launch.constants}"
-        if key not in loaded:
-            loaded[key] = device.load(prepared.compile(launch, architecture), launch.function)
-        return loaded[key]
 
     counts: Counter[str] = Counter()
     worst: dict[str, float] = {}
     failed = []
-    for run, some in zip(runs, launches, strict=True):
+    for run in runs:
         name = run.kernel.name.lower()
         counts[name] += 1
         try:
-            error = checks.error_of(run, some, load)
+            error = programs.error_of(run)
         except AssertionError as problem:
             failed.append(f"{run}: {problem}")
             continue
@@ -78,7 +68,7 @@ def check(folder: Path, every: int) -> dict[str, Any]:
         print(f"wrong: {line}", file=sys.stderr)
     return {
         "runs": dict(counts),
-        "specialisations": len(loaded),
+        "specialisations": len(programs.loaded),
         "largest_error_over_allowed": {name: round(value, 3) for name, value in worst.items()},
         "failed": failed,
     }
@@ -86,16 +76,16 @@ def check(folder: Path, every: int) -> dict[str, Any]:
 
 def measure(folder: Path, rounds: int) -> dict[str, Any]:
     import torch
-    from metal_cuda import speed
+    from metal_cuda import cases, speed
     from metal_cuda.prepared import Prepared
 
     prepared = Prepared(folder)
     decodes = []
-    for decode in speed.DECODES:
+    for decode in cases.DECODES:
         decodes.append(speed.measure_decode(prepared, decode, rounds))
         torch.cuda.empty_cache()
         print(json.dumps(decodes[-1]), file=sys.stderr)
-    prefills = [speed.measure_prefill(prepared, prefill, rounds) for prefill in speed.PREFILLS]
+    prefills = [speed.measure_prefill(prepared, prefill, rounds) for prefill in cases.PREFILLS]
     return {"decode": decodes, "prefill": prefills}
 
 

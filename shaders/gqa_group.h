@@ -59,7 +59,8 @@ inline void load_keys(const device P* keys, thread const ulong* pages, uint stri
     ulong row = pages[L::PAGES == 1 ? 0 : first / L::PAGE_TOKENS];
 #pragma unroll
     for (int p = 1; p < L::KEY_PAGES; ++p) {
-      if (key_token / L::PAGE_TOKENS == p) row = pages[first / L::PAGE_TOKENS + p];
+      const ulong later = pages[first / L::PAGE_TOKENS + p];  // a copy, not a choice of addresses
+      row = key_token / L::PAGE_TOKENS == p ? later : row;
     }
     row += (L::PAGES == 1 ? first : first % L::PAGE_TOKENS) * stride;
 #pragma unroll
@@ -169,7 +170,8 @@ struct ReduceScatter {
     const bool upper = (lane & ushort(LANES / 2)) != 0;
 #pragma unroll
     for (int i = 0; i < KEPT; ++i) {
-      // Copies, so that no compiler selects between their addresses instead.
+      // Copies: a choice between elements may become one between their addresses, which takes the
+      // array out of registers.
       const float low = values[i], high = values[i + KEPT];
       const float received = simd_shuffle_xor(upper ? low : high, ushort(LANES / 2));
       values[i] = (upper ? high : low) + received;

@@ -19,9 +19,11 @@ inline float reduce_scatter(thread float* values, ushort lane) {
 #pragma unroll
     for (ushort i = 0; i < LANES / 2; ++i) {
       if (i < half_group) {
-        const float keep = upper ? values[i + half_group] : values[i];
-        const float send = upper ? values[i] : values[i + half_group];
-        values[i] = keep + simd_shuffle_xor(send, half_group);
+        // Copies: a choice between elements may become one between their addresses, which takes the
+        // array out of registers.
+        const float low = values[i], high = values[i + half_group];
+        const float received = simd_shuffle_xor(upper ? low : high, half_group);
+        values[i] = (upper ? high : low) + received;
       }
     }
   }

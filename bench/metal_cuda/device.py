@@ -35,6 +35,14 @@ def resources(loaded: Any) -> tuple[int, int]:
     )
 
 
+def _stream() -> Any:
+    """torch's current stream, for cupy."""
+    stream = torch.cuda.current_stream()
+    if hasattr(stream, "__cuda_stream__"):
+        return cupy.cuda.Stream.from_external(stream)
+    return cupy.cuda.ExternalStream(stream.cuda_stream)
+
+
 def launcher(
     loaded: Any,
     grid: Sequence[int],
@@ -51,7 +59,7 @@ def launcher(
 
     def launch() -> None:
         assert kept
-        with cupy.cuda.Stream.from_external(torch.cuda.current_stream()):
+        with _stream():
             function(tuple(grid), tuple(threadgroup), (arguments,), shared_mem=threadgroup_bytes)
 
     return launch
@@ -61,7 +69,7 @@ class Timed:
     """Calls recorded once and replayed: no launch overhead of the host is timed."""
 
     def __init__(self, calls: Sequence[Callable[[], object]]) -> None:
-        self.count = len(calls)
+        self.calls = calls  # with their modules and buffers, which the graph does not hold
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             for call in calls:
@@ -81,7 +89,7 @@ class Timed:
         self.graph.replay()
         end.record()
         torch.cuda.synchronize()
-        return float(start.elapsed_time(end)) * 1e-3 / self.count
+        return float(start.elapsed_time(end)) * 1e-3 / len(self.calls)
 
 
 def interleaved(candidates: dict[str, Timed], rounds: int) -> dict[str, float]:

@@ -44,6 +44,13 @@ def key_of(shape: LaunchShape) -> str:
     return json.dumps({**asdict(shape), "kernel": int(shape.kernel)})
 
 
+def name_of(launch: Launch) -> str:
+    """Of what is compiled for it: one for each function, threadgroup and set of constants."""
+    constants = "".join(f"_{i}{int(value)}" for i, value in launch.constants.items())
+    x, y, z = launch.threadgroup
+    return f"{launch.function}_t{x * y * z}{constants}"
+
+
 def prepare(folder: Path, shapes: Iterable[LaunchShape]) -> None:
     """Writes the folder; needs the native library and clang."""
     from pamx.native.launch import launch_of
@@ -78,12 +85,11 @@ class Prepared:
         Args:
             registers: That a thread should get by with; 0: no limit but the hardware's.
         """
-        x, y, z = launch.threadgroup
-        blocks = 65536 // (registers * x * y * z) if registers else 0
-        text = specialisation(launch.function, launch.instantiation, x * y * z, blocks)
-        constants = "".join(f"_{i}{int(value)}" for i, value in launch.constants.items())
-        out = self.folder / "cubins" / f"{launch.function}{constants}_r{registers}.cubin"
+        out = self._cubin(launch, registers)
         if not out.exists():
+            x, y, z = launch.threadgroup
+            blocks = 65536 // (registers * x * y * z) if registers else 0
+            text = specialisation(launch.function, launch.instantiation, x * y * z, blocks)
             shader = (self.folder / launch.source).with_suffix(".cu").read_text()
             headers = self.folder / "include"
             cubin = nvrtc.compile_cuda(shader + text, headers, architecture, launch.constants)
@@ -91,18 +97,22 @@ class Prepared:
             out.write_bytes(cubin)
         return out.read_bytes()
 
+    def _cubin(self, launch: Launch, registers: int) -> Path:
+        name = f"{name_of(launch)}_r{registers}.cubin"
+        return self.folder / "cubins" / name
+
     def compile_all(
         self, wanted: Sequence[tuple[Launch, int]], architecture: str, processes: int
     ) -> None:
         """The same for many, each specialisation once."""
-        once = {
-            (launch.function, tuple(launch.constants.items()), registers): (launch, registers)
-            for launch, registers in wanted
-        }
+        missing = {self._cubin(*one): one for one in wanted}
+        missing = {path: one for path, one in missing.items() if not path.exists()}
+        if not missing:
+            return
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             jobs = [
                 pool.submit(_compile, self.folder, launch, architecture, registers)
-                for launch, registers in once.values()
+                for launch, registers in missing.values()
             ]
             for job in jobs:
                 job.result()

@@ -7,7 +7,6 @@ larger than the cache: several sets of pages take turns where one would fit.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,105 +17,15 @@ from torch.nn.functional import scaled_dot_product_attention
 from pamx.native.launch import Kernel, LaunchShape
 
 from . import device
+from .cases import BLOCK, PARTITIONS, PREFILL_ROW, Decode, Prefill
 from .device import Timed
 from .prepared import Prepared
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-BLOCK = 16
 # What a kernel is compiled to get by with: the first that makes it spill nothing. 128 is also what
 # an Apple GPU gives a thread; the last is all that there are.
 REGISTERS = (128, 168, 0)
 BEYOND_CACHE = 400_000_000  # bytes
-
-
-@dataclass(frozen=True)
-class Decode:
-    """One token for each of several sequences of one length."""
-
-    sequences: int
-    context: int
-    heads: int
-    kv_heads: int
-    dim: int
-    dtype: str = "float16"
-
-    @property
-    def bytes(self) -> int:
-        return 2 * self.sequences * self.context * self.kv_heads * self.dim * 2
-
-    def shape(self, kernel: Kernel, partition: int) -> LaunchShape:
-        return LaunchShape(
-            kernel,
-            self.dtype,
-            self.dtype,
-            self.heads,
-            self.kv_heads,
-            self.dim,
-            self.dim,
-            BLOCK,
-            partition,
-            math.ceil(self.context / partition),
-            rows=self.sequences,
-        )
-
-
-@dataclass(frozen=True)
-class Prefill:
-    """All tokens of one prompt."""
-
-    tokens: int
-    heads: int
-    kv_heads: int
-    dim: int
-    dtype: str = "float16"
-
-    @property
-    def flops(self) -> float:
-        """Of the products that a causal mask leaves."""
-        return 2 * 2 * self.heads * self.dim * self.tokens * (self.tokens + 1) / 2
-
-    def shape(self, rows: int) -> LaunchShape:
-        return LaunchShape(
-            Kernel.PREFILL_TILED,
-            self.dtype,
-            self.dtype,
-            self.heads,
-            self.kv_heads,
-            self.dim,
-            self.dim,
-            BLOCK,
-            rows=rows,
-        )
-
-
-GEOMETRIES = [
-    (32, 8, 128),
-    (9, 3, 64),
-    (24, 4, 256),
-    (64, 8, 128),
-    (32, 4, 128),
-    (16, 2, 128),
-    (16, 2, 256),
-    (32, 4, 64),
-]
-DECODES = [
-    *(Decode(32, 8192, *geometry) for geometry in GEOMETRIES),
-    Decode(32, 8192, 32, 8, 128, "bfloat16"),
-    Decode(32, 8192, 64, 8, 128, "bfloat16"),
-    *(Decode(1, 131072, *geometry) for geometry in GEOMETRIES),
-]
-PARTITIONS = (512, 256)  # the larger is what the planner takes for all of these on 132 cores
-PREFILLS = [Prefill(4096, 32, 8, 128), Prefill(4096, 9, 3, 64)]
-PREFILL_ROW = 32  # query tokens of a work row
-
-
-def shapes() -> list[LaunchShape]:
-    wanted = []
-    for decode in DECODES:
-        for partition in PARTITIONS:
-            for kernel in (Kernel.GQA_DECODE, Kernel.GQA_DECODE_HEADS, Kernel.SPLIT_KV_REDUCE):
-                wanted.append(decode.shape(kernel, partition))
-    return wanted + [prefill.shape(prefill.tokens // PREFILL_ROW) for prefill in PREFILLS]
 
 
 class Pages:
