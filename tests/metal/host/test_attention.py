@@ -18,17 +18,29 @@ MIXED = Case([70, 33, 12], [1, 20, 12], 8, 2, 64, 64, 16, seed=3)
 FEATURES = [{}, {"window": 9}, {"softcap": 2.5}, {"sinks": True}]
 
 
-def check(metal: Metal, case: Case, dtype: str, pools: str | None = None, **how: bool) -> str:
-    """Compares one step with the oracle, pools included; returns the plan's text."""
+def check(
+    metal: Metal,
+    case: Case,
+    dtype: str,
+    pools: str | None = None,
+    *,
+    by_head: bool = False,
+    error: float = FLOAT_ERROR,
+) -> str:
+    """Compares one step with the oracle, pools included; returns the plan's text.
+
+    Args:
+        error: Allowed beside the rounding of the output.
+    """
     step = case.build()
     step.queries = rounded(step.queries, dtype)
     for name in ("keys", "values"):
         setattr(step, name, rounded(getattr(step, name), dtype))
     for rows in (step.sequence_keys, step.sequence_values):
         rows[:] = [rounded(r, pools or dtype) for r in rows]
-    answer = metal.attention(step, dtype, pools, **how)
+    answer = metal.attention(step, dtype, pools, by_head=by_head)
     np.testing.assert_allclose(
-        answer.out, step.expected(), rtol=ROUNDING[dtype], atol=FLOAT_ERROR, err_msg=answer.text
+        answer.out, step.expected(), rtol=ROUNDING[dtype], atol=error, err_msg=answer.text
     )
     for found, expected in zip(
         (answer.key_pool, answer.value_pool), step.expected_pools(), strict=True
