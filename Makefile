@@ -17,7 +17,7 @@ chat: install
 	@$(BIN)/pamx chat
 
 test: .venv/dev lint sanitize tsan test-neon metal-tools
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # Every specialisation of the shaders; `make test` takes a covering set.
 test-metal-all: .venv/dev metal-tools

@@ -33,7 +33,7 @@ def test_arrays_that_mlx_holds_are_not_counted_twice() -> None:
 
 def test_own_memory_grows_with_what_is_allocated() -> None:
     before = own_bytes()
-    held = bytearray(b"x" * (30 << 20))
+    held = b"x" * (30 << 20)
     assert own_bytes() - before == pytest.approx(len(held), abs=5 << 20)
 
 

@@ -29,9 +29,11 @@ DTYPES = {"float": np.float32, "half": np.float16}
 
 def include_folder() -> Path:
     spec = importlib.util.find_spec("mlx")
-    folder = Path(next(iter(spec.submodule_search_locations or []))) if spec else Path()
-    assert (folder / "include/mlx/backend/metal/kernels/sdpa_vector.h").exists()
-    return folder / "include"
+    folders = [
+        Path(name) / "include" for name in (spec.submodule_search_locations or [] if spec else [])
+    ]
+    kernels = "mlx/backend/metal/kernels/sdpa_vector.h"
+    return next(folder for folder in folders if (folder / kernels).exists())
 
 
 def kernels_of(tmp_path: Path, header: str, instances: list[tuple[str, str]], language: int = 310):

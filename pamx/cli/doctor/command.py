@@ -156,7 +156,7 @@ def doctor(
     mla: PlanMla = False,
     json: options.Json = False,
 ) -> None:
-    """Check this machine and installation, or whether a model fits, or explain a plan.
+    """Check this machine, or whether a model fits, or explain a plan.
 
     Nothing is changed, and nothing but the Hugging Face Hub is contacted: to see whether it
     answers, and for the sizes of a model that is not here. Exit status 1 if something failed or
