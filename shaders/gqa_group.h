@@ -10,8 +10,8 @@
 
 #include "gqa_layout.h"
 #include "gqa_row.h"
-#include "softmax.h"
 #include "pool_words.h"
+#include "softmax.h"
 
 namespace pamx {
 
@@ -62,10 +62,11 @@ inline void load_keys(const device P* keys, thread const ulong* pages, uint stri
       const ulong later = pages[first / L::PAGE_TOKENS + p];  // a copy, not a choice of addresses
       row = key_token / L::PAGE_TOKENS == p ? later : row;
     }
-    row += (L::PAGES == 1 ? first : first % L::PAGE_TOKENS) * stride;
+    const device P* from =
+        keys + row + ulong(stride) * (L::PAGES == 1 ? first : first % L::PAGE_TOKENS);
 #pragma unroll
     for (int c = 0; c < L::KEY_CHUNKS; ++c) {
-      Words<L::CHUNK_WORDS>::load(keys + row + c * L::KEY_LANES * L::CHUNK,
+      Words<L::CHUNK_WORDS>::load(from + c * L::KEY_LANES * L::CHUNK,
                                   words + (u * L::KEY_CHUNKS + c) * L::CHUNK_WORDS);
     }
   }
@@ -78,11 +79,11 @@ inline void load_values(const device P* values, thread const ulong* pages, uint 
 #pragma unroll
   for (int v = 0; v < L::VALUE_ROUNDS; ++v) {
     const int first = v * L::VALUE_TOKENS;
-    const ulong row = pages[L::PAGES == 1 ? 0 : first / L::PAGE_TOKENS] +
-                      (L::PAGES == 1 ? first : first % L::PAGE_TOKENS) * stride;
+    const device P* from = values + pages[L::PAGES == 1 ? 0 : first / L::PAGE_TOKENS] +
+                           ulong(stride) * (L::PAGES == 1 ? first : first % L::PAGE_TOKENS);
 #pragma unroll
     for (int c = 0; c < L::PIECES; ++c) {
-      Words<L::PIECE_WORDS>::load(values + row + c * L::VALUE_LANES * L::PIECE,
+      Words<L::PIECE_WORDS>::load(from + c * L::VALUE_LANES * L::PIECE,
                                   words + (v * L::PIECES + c) * L::PIECE_WORDS);
     }
   }
@@ -120,8 +121,8 @@ inline void stage_queries(const device T* queries, constant AttentionParams& par
     const uint head = i / (L::DIM / 4);
     const device T* from = queries + head * params.query_head_stride +
                            (c * L::KEY_LANES + key_lane) * L::CHUNK + quad * 4;
-    staged[i] = float4(float(from[0]), float(from[1]), float(from[2]), float(from[3])) *
-                params.scale_log2;
+    staged[i] =
+        float4(float(from[0]), float(from[1]), float(from[2]), float(from[3])) * params.scale_log2;
   }
 }
 
@@ -313,8 +314,7 @@ inline void accumulate(thread const uint* values, const threadgroup float* weigh
     for (int c = 0; c < L::PIECES; ++c) {
 #pragma unroll
       for (int e = 0; e < L::PIECE; e += 2) {
-        const float2 x =
-            Elements<P>::pair(values + (v * L::PIECES + c) * L::PIECE_WORDS, e / 2);
+        const float2 x = Elements<P>::pair(values + (v * L::PIECES + c) * L::PIECE_WORDS, e / 2);
 #pragma unroll
         for (int g = 0; g < L::GROUP; ++g) {
           thread float* output = outputs + g * L::VALUE_ELEMENTS + c * L::PIECE + e;
