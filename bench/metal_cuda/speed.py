@@ -22,8 +22,8 @@ from .device import Timed
 from .prepared import Prepared
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-# What a kernel is compiled to get by with: the first that makes it spill next to nothing. 128 is also
-# what an Apple GPU gives a thread; the last is all that there are.
+# What a kernel is compiled to get by with: the first that makes it spill next to nothing. 128 is
+# also what an Apple GPU gives a thread; the last is all that there are.
 REGISTERS = (128, 168, 0)
 SPILLED = 32  # bytes a thread
 BEYOND_CACHE = 400_000_000  # bytes
