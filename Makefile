@@ -7,18 +7,19 @@ CXX ?= c++
 BIN := .venv/bin
 # What an installation depends on; Python files are used where they lie.
 BUILD_INPUTS := pyproject.toml setup.py $(shell find native -name '*.[ch]*') $(wildcard shaders/*.h)
-CXX_FILES = $(shell find native tests/native -name '*.cpp' -o -name '*.hpp' -o -name '*.h')
+CXX_FILES = $(shell find native tests/native tests/metal/softmetal -name '*.cpp' -o -name '*.hpp' \
+	-o -name '*.h' ! -path '*/stubs/*')
 
-.PHONY: chat test test-metal-all install lint sanitize tsan test-neon clean
+.PHONY: chat test test-metal-all install lint sanitize tsan test-neon metal-tools clean
 
 chat: install
 	@$(BIN)/pamx chat
 
-test: .venv/dev lint sanitize tsan test-neon
+test: .venv/dev lint sanitize tsan test-neon metal-tools
 	$(BIN)/python -m pytest
 
 # Every specialisation of the shaders; `make test` takes a covering set.
-test-metal-all: .venv/dev
+test-metal-all: .venv/dev metal-tools
 	$(BIN)/python -m pytest -m metal_all tests/metal
 
 # One stamp for each kind of installation, so that asking for the other kind installs again.
@@ -90,14 +91,32 @@ tsan:
 	@$(PARALLEL) build/tsan/run
 	$(shell setarch -R true 2>/dev/null && echo setarch -R) build/tsan/run
 
+# Installs packages of Debian where that needs nobody's password, and is quiet where it does not.
+apt_install = if command -v apt-get >/dev/null; then \
+	if [ "$$(id -u)" = 0 ]; then as=; else as="sudo -n"; fi; \
+	if $$as true 2>/dev/null; then { $$as apt-get update -qq && \
+	$$as env DEBIAN_FRONTEND=noninteractive apt-get install -qq $(1); } >/dev/null || true; fi; fi
+
+NEON_PACKAGES := g++-aarch64-linux-gnu qemu-user
+
 test-neon:
 	@if ! command -v $(NEON_CXX) >/dev/null || ! command -v $(NEON_RUN) >/dev/null; then \
-		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			{ apt-get update -qq && apt-get install -qq g++-aarch64-linux-gnu qemu-user; } >/dev/null || true; fi; fi
+		$(call apt_install,$(NEON_PACKAGES)); fi
 	@if command -v $(NEON_CXX) >/dev/null && command -v $(NEON_RUN) >/dev/null; then \
 		$(PARALLEL) build/neon/run && \
 		for isa in portable neon; do PAMX_CPU_ISA=$$isa $(NEON_RUN) build/neon/run || exit; done; \
-	else echo "make: NEON not tested: apt install g++-aarch64-linux-gnu qemu-user" >&2; fi
+	else echo "make: NEON not tested: apt install $(NEON_PACKAGES)" >&2; fi
+
+# What tests/metal compiles shaders and their host with, on a Linux machine that has no Metal. It is
+# skipped, with this reason, where these packages are missing.
+METAL_PACKAGES := clang-19 lld-19 libclang-rt-19-dev libgnustep-base-dev gobjc++-12 \
+	libblocksruntime-dev
+metal_packages = dpkg -s $(METAL_PACKAGES) >/dev/null 2>&1
+
+metal-tools:
+	@if [ "$$(uname -sm)" = "Linux x86_64" ] && ! { $(metal_packages); }; then \
+		$(call apt_install,$(METAL_PACKAGES)); \
+		$(metal_packages) || echo "make: shaders not tested: apt install $(METAL_PACKAGES)" >&2; fi
 
 define native_test
 build/$(1)/run: $(NATIVE_TEST:%.cpp=build/$(1)/%.o)

@@ -10,11 +10,16 @@ import pytest
 from metal import softmetal
 
 SOURCE = Path(__file__).parent / "kernels" / "tensor_ops.metal"
-DTYPES = {"half": np.float16, "float": np.float32}
+DTYPES = {
+    "half": (np.float16, np.float16),
+    "float": (np.float32, np.float32),
+    "mixed": (np.float32, np.float16),
+}
+METAL = {np.float16: "half", np.float32: "float"}
 SHAPES = [(16, 32, 16), (32, 16, 16), (32, 32, 32)]
 CASES = [
     (kind, shape, ta, tb, add)
-    for kind, shapes in (("half", SHAPES), ("float", SHAPES[:1]))
+    for kind, shapes in (("half", SHAPES), ("float", SHAPES[:1]), ("mixed", SHAPES[:1]))
     for shape in shapes
     for ta in (False, True)
     for tb in (False, True)
@@ -29,7 +34,8 @@ def name(kind: str, shape: tuple[int, int, int], *flags: bool) -> str:
 def instances() -> list[str]:
     lines = []
     for kind, shape, *flags in CASES:
-        arguments = ", ".join([kind, *map(str, shape), *(str(f).lower() for f in flags)])
+        types = [METAL[t] for t in DTYPES[kind]]
+        arguments = ", ".join([*types, *map(str, shape), *(str(f).lower() for f in flags)])
         kernel = f"multiply<{arguments}>"
         host = name(kind, shape, *flags)
         lines.append(f'template [[host_name("{host}")]] [[kernel]] decltype({kernel}) {kernel};')
@@ -54,11 +60,13 @@ def test_products(
 ) -> None:
     rng = np.random.default_rng(1)
     m, n, k = shape
-    a = rng.standard_normal((k, m) if ta else (m, k)).astype(DTYPES[kind])
-    b = rng.standard_normal((n, k) if tb else (k, n)).astype(DTYPES[kind])
+    a = rng.standard_normal((k, m) if ta else (m, k)).astype(DTYPES[kind][0])
+    b = rng.standard_normal((n, k) if tb else (k, n)).astype(DTYPES[kind][1])
     c, d = rng.standard_normal((m, n)).astype(np.float32), np.full((m, n), np.nan, np.float32)
     buffers = {0: a, 1: b, 2: c, 3: d}
     program.run(name(kind, shape, ta, tb, add), (1, 1, 1), (32, 1, 1), buffers, order=order)
+    if kind == "mixed":  # relaxed precision: the float operand is rounded as the other one is
+        a = a.astype(np.float16)
     left, right = (x.astype(np.float64) for x in (a.T if ta else a, b.T if tb else b))
     np.testing.assert_allclose(d, left @ right + (c if add else 0), atol=1e-5)
 

@@ -85,6 +85,23 @@ def test_a_race_shows_in_some_order(
     assert not all(np.array_equal(a, right) for a in answers)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "threads", "groups", "right"),
+    [
+        ("lanes_in_order", 32, 1, np.maximum(np.arange(32) - 1, 0)),
+        ("simdgroups_in_order", 64, 1, np.arange(64) % 32),
+        ("races_between_threadgroups", 32, 2, np.array([1.0, 2.0] + [0.0] * 30)),
+    ],
+)
+def test_what_relies_on_an_order_is_right_in_that_order_alone(
+    program: softmetal.Program, kernel: str, threads: int, groups: int, right: np.ndarray
+) -> None:
+    np.testing.assert_array_equal(run(program, kernel, threads, groups, order=0), right)
+    assert not np.array_equal(run(program, kernel, threads, groups, order=1), right)
+    random = [run(program, kernel, threads, groups, order=o) for o in range(2, 12)]
+    assert not all(np.array_equal(x, right) for x in random)
+
+
 def test_the_line_of_a_fault_is_named(program: softmetal.Program) -> None:
     line = SOURCE.read_text().split("\n").index("  out[i + 1] = 1.0f;") + 1
     with pytest.raises(softmetal.MetalError, match=rf"\(wrong.metal:{line}\)"):

@@ -24,8 +24,7 @@ kernel void widen(const device half* halves [[buffer(0)]], const device bfloat* 
 kernel void half_arithmetic(const device half4* in [[buffer(0)]], device half4* out [[buffer(1)]],
                             uint i [[thread_position_in_grid]]) {
   const half4 v = in[i];
-  half product = v.x * v.y;
-  out[i] = half4(product + v.z, fma(v.x, v.y, v.z), v.x - v.y, v.x / v.y);
+  out[i] = half4(v.x * v.y + v.z, fma(v.x, v.y, v.z), v.x - v.y, v.x / v.y);
 }
 
 kernel void bfloat_vectors(const device bfloat4* in [[buffer(0)]], device bfloat4* out [[buffer(1)]],

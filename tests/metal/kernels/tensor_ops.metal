@@ -7,15 +7,15 @@ using namespace metal;
 using namespace mpp::tensor_ops;
 
 // d = a b + c, or a b, of matrices stored row-major (their transposes if TA or TB).
-template <typename T, int M, int N, int K, bool TA, bool TB, bool ADD>
-[[kernel]] void multiply(const device T* a [[buffer(0)]], const device T* b [[buffer(1)]],
+template <typename A, typename B, int M, int N, int K, bool TA, bool TB, bool ADD>
+[[kernel]] void multiply(const device A* a [[buffer(0)]], const device B* b [[buffer(1)]],
                          const device float* c [[buffer(2)]], device float* d [[buffer(3)]]) {
   constexpr auto kind = ADD ? matmul2d_descriptor::mode::multiply_accumulate
                             : matmul2d_descriptor::mode::multiply;
   constexpr auto descriptor = matmul2d_descriptor(M, N, K, TA, TB, true, kind);
   matmul2d<descriptor, execution_simdgroup> product;
-  auto left = product.template get_left_input_cooperative_tensor<T, T, float>();
-  auto right = product.template get_right_input_cooperative_tensor<T, T, float>();
+  auto left = product.template get_left_input_cooperative_tensor<A, B, float>();
+  auto right = product.template get_right_input_cooperative_tensor<A, B, float>();
   auto out = product.template get_destination_cooperative_tensor<decltype(left), decltype(right),
                                                                  float>();
   for (ushort i = 0; i < left.get_capacity(); ++i) {

@@ -93,6 +93,22 @@ kernel void simdgroup_barrier_missing(device float* out [[buffer(0)]],
   out[i] = staged[31 - i];
 }
 
+// Right only if lanes run in ascending order.
+kernel void lanes_in_order(device float* out [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  threadgroup float staged[32];
+  staged[i] = float(i);
+  out[i] = staged[i == 0 ? 0 : i - 1];
+}
+
+// Right only if simdgroups run in ascending order.
+kernel void simdgroups_in_order(device float* out [[buffer(0)]],
+                                uint i [[thread_position_in_grid]]) {
+  threadgroup float staged[64];
+  staged[i] = float(i);
+  simdgroup_barrier(mem_flags::mem_threadgroup);
+  out[i] = staged[i < 32 ? i : i - 32];
+}
+
 // The largest of four simdgroups' values, read from eight slots.
 kernel void leftovers_in_maximum(device float* out [[buffer(0)]],
                                  uint i [[thread_position_in_grid]],

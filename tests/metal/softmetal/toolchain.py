@@ -23,13 +23,20 @@ def missing() -> str | None:
     """Why shaders cannot be compiled and run here, or None if they can."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return "the software Metal runs on x86-64 Linux"
-    if not shutil.which(COMPILER):
-        return f"{COMPILER} is not installed: apt install {PACKAGES}"
+    if not shutil.which(COMPILER) or not shutil.which("ld.lld-19") or not _compiler_rt():
+        return f"clang 19, lld 19 and compiler-rt 19 are not all installed: apt install {PACKAGES}"
     flags = Path("/proc/cpuinfo").read_text().split("flags", 1)[-1].split("\n", 1)[0].split()
     lacking = [f for f in ("avx2", "fma", "f16c") if f not in flags]
     if lacking:
         return f"the software Metal needs a processor with {', '.join(lacking)}"
     return None
+
+
+def _compiler_rt() -> bool:
+    """Whether the library that converts bfloat, without instructions for it, is there."""
+    command = [COMPILER, "--rtlib=compiler-rt", "--print-libgcc-file-name"]
+    out = subprocess.run(command, capture_output=True, text=True, check=False)
+    return out.returncode == 0 and Path(out.stdout.strip()).exists()
 
 
 @functools.cache

@@ -40,19 +40,23 @@ uint64_t switches;
 
 class Order {
  public:
-  explicit Order(uint32_t order) : order_(order), state_(order * 2654435761u + 1) {}
+  explicit Order(uint32_t order) : order_(order), state_(order) {}
   void arrange(uint32_t* items, uint32_t n) {
     if (order_ == 1) std::reverse(items, items + n);
     if (order_ <= 1) return;
-    for (uint32_t i = n; i > 1; --i) {
-      state_ = state_ * 1664525u + 1013904223u;
-      std::swap(items[i - 1], items[(state_ >> 8) % i]);
-    }
+    for (uint32_t i = n; i > 1; --i) std::swap(items[i - 1], items[random() % i]);
   }
 
  private:
+  uint32_t random() {  // splitmix64
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return uint32_t(z >> 32);
+  }
+
   uint32_t order_;
-  uint32_t state_;
+  uint64_t state_;
 };
 
 char* stacks() {

@@ -2,8 +2,11 @@
 //
 // A model of Apple's documentation (the comments of MPPTensorOpsMatMul2d.h), not of hardware: the
 // documentation leaves open how the elements of a cooperative tensor lie in the lanes. Here they
-// lie as MLX's kernels (steel/gemm/nax.h) rely on: 16x16 fragments, row after row of the matrix as
-// it is stored, eight elements of each to a lane.
+// lie as MLX's kernels for M5 (steel/gemm/nax.h) rely on: 16x16 fragments, row after row of the
+// matrix as it is stored, eight elements of each to a lane.
+//
+// relaxed_precision lets the implementation give accuracy up without saying how much. Here a float
+// operand is then rounded to the other operand's 16-bit type: the least that the units could keep.
 #pragma once
 
 #include "traits.hpp"
@@ -56,7 +59,8 @@ struct matmul2d_descriptor {
 
   // A template argument of C++17 cannot be a struct.
   constexpr operator ulong() const {
-    return ulong(m) << 48 | ulong(n) << 32 | ulong(ushort(k)) << 16 | ulong(transpose_left) << 2 |
+    return ulong(m) << 48 | ulong(n) << 32 | ulong(ushort(k)) << 16 |
+           ulong(relaxed_precision) << 3 | ulong(transpose_left) << 2 |
            ulong(transpose_right) << 1 | ulong(matmul_mode == mode::multiply_accumulate);
   }
 };

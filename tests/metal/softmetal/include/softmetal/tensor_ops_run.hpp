@@ -10,10 +10,6 @@ namespace softmetal {
 // Of a 16x16 fragment, lane L holds the rows r and r + 8 and the columns c to c + 3.
 inline uint fragment_row(uint lane, uint i) { return lane / 16 * 4 + lane / 2 % 4 + i / 4 * 8; }
 inline uint fragment_column(uint lane, uint i) { return (lane / 8 % 2 * 2 + lane % 2) * 4 + i % 4; }
-inline uint fragment_lane(uint row, uint column) {
-  return row % 8 / 4 * 16 + column / 8 * 8 + row % 4 * 2 + column / 4 % 2;
-}
-inline uint fragment_element(uint row, uint column) { return row / 8 * 4 + column % 4; }
 
 }  // namespace softmetal
 
@@ -55,14 +51,21 @@ struct sm_cooperative_tensor {
   }
 };
 
+// An operand as the units see it.
+template <class Sum, class T, class Other, bool Relaxed>
+inline Sum sm_seen(T x) {
+  constexpr bool rounds = Relaxed && metal::is_same<T, float>::value && sizeof(Other) == 2;
+  return Sum(metal::conditional_t<rounds, Other, T>(x));
+}
+
 template <ulong Descriptor, class Scope>
 struct matmul2d {
   static_assert(metal::is_same<Scope, metal::execution_simdgroup>::value,
                 "the model runs a matmul2d of one simdgroup");
   static constexpr int m = int(Descriptor >> 48), n = int(Descriptor >> 32 & 0xffff);
   static constexpr int k = int(Descriptor >> 16 & 0xffff);
+  static constexpr bool relaxed = Descriptor & 8, accumulate = Descriptor & 1;
   static constexpr bool transpose_left = Descriptor & 4, transpose_right = Descriptor & 2;
-  static constexpr bool accumulate = Descriptor & 1;
 
   template <class A>
   using Left = sm_cooperative_tensor<A, transpose_left ? k : m, transpose_left ? m : k>;
@@ -84,43 +87,38 @@ struct matmul2d {
     return Destination<C>();
   }
 
-  // Sums in float (int for int8), added to C at the end.
+  // Sums in float, or in int for integers.
   template <class A, class B, class C>
   void run(const Left<A>& a, const Right<B>& b, Destination<C>& c, SM_SITE) const {
     typedef metal::conditional_t<metal::is_integral<C>::value, int, float> Sum;
-    struct Operands {
-      const Left<A>* a;
-      const Right<B>* b;
-    };
-    // The tensors stay where they are, on the fibres' stacks, until every lane has read them.
-    const auto seen = softmetal::exchange(Operands{&a, &b}, "matmul2d", file, line);
-    if (seen.lanes != 32)
-      softmetal::fail("matmul2d at %s:%u in a simdgroup of %u threads", file, line, seen.lanes);
-    Sum sums[Destination<C>::capacity];
+    // One product at a time: simdgroups take turns between waits, and two waits frame the use.
+    static Sum left[m][k], right[k][n];
+    together(file, line);  // every lane has read the product before this one
+    for (int i = 0; i < Left<A>::capacity; ++i) {
+      const auto at = a.get_multidimensional_index(ushort(i));
+      (transpose_left ? left[at[0]][at[1]] : left[at[1]][at[0]]) =
+          sm_seen<Sum, A, B, relaxed>(a.sm_elements[i]);
+    }
+    for (int i = 0; i < Right<B>::capacity; ++i) {
+      const auto at = b.get_multidimensional_index(ushort(i));
+      (transpose_right ? right[at[0]][at[1]] : right[at[1]][at[0]]) =
+          sm_seen<Sum, B, A, relaxed>(b.sm_elements[i]);
+    }
+    together(file, line);
     for (int i = 0; i < Destination<C>::capacity; ++i) {
       const auto at = c.get_multidimensional_index(ushort(i));
-      Sum sum = 0;
-      for (uint inner = 0; inner < uint(k); ++inner)
-        sum += Sum(element<A, transpose_left ? m : k>(seen, &Operands::a, transpose_left, at[1],
-                                                      inner)) *
-               Sum(element<B, transpose_right ? k : n>(seen, &Operands::b, transpose_right, inner,
-                                                       at[0]));
-      sums[i] = sum;
+      Sum sum = accumulate ? Sum(c.sm_elements[i]) : Sum(0);
+      for (int inner = 0; inner < k; ++inner) sum += left[at[1]][inner] * right[inner][at[0]];
+      c.sm_elements[i] = C(sum);
     }
-    softmetal::wait(softmetal::kAtSimdOperation, "matmul2d", file, line);
-    for (int i = 0; i < Destination<C>::capacity; ++i)
-      c.sm_elements[i] = C(accumulate ? Sum(c.sm_elements[i]) + sums[i] : sums[i]);
   }
 
  private:
-  template <class T, int Columns, class S, class O, class Tensor>
-  static T element(const S& seen, const Tensor* O::* operand, bool transposed, uint row,
-                   uint column) {
-    const uint r = transposed ? column : row, c = transposed ? row : column;
-    const O owner = seen.at(softmetal::fragment_lane(r % 16, c % 16));
-    const uint fragment = r / 16 * (Columns / 16) + c / 16;
-    return (owner.*operand)
-        ->sm_elements[fragment * 8 + softmetal::fragment_element(r % 16, c % 16)];
+  static void together(const char* file, uint line) {
+    softmetal::wait(softmetal::kAtSimdOperation, "matmul2d", file, line);
+    if (softmetal::simdgroup_size() != 32)
+      softmetal::fail("matmul2d at %s:%u in a simdgroup of %u threads", file, line,
+                      softmetal::simdgroup_size());
   }
 };
 
