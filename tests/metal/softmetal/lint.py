@@ -26,6 +26,9 @@ _FLAGS = ["-x", "clcpp", "-cl-std=clc++2021", "-target", "x86_64-linux-gnu"]
 _FLAGS += ["-cl-single-precision-constant", "-cl-no-stdinc", "-Wno-unknown-attributes"]
 _FLAGS += ["-Wno-invalid-constexpr", "-include", str(toolchain.INCLUDE / "softmetal" / "check.hpp")]
 
+# Metal's own keywords, beside the address spaces, that are plain names in C++ for OpenCL.
+_KEYWORDS = {"vertex", "fragment"}
+
 
 def check(path: Path, instantiations: Sequence[str], language: int) -> None:
     """Raises LintError if either pass finds something, MetalError if the shader cannot be read."""
@@ -106,6 +109,8 @@ class _Tree:
             )
 
     def _variable(self, c: Any, place: str, program_scope: bool) -> Iterator[str]:
+        if c.spelling in _KEYWORDS:
+            yield f"{place}: error: '{c.spelling}' is a keyword of Metal"
         spelling = c.type.spelling
         pointer = ("*" in spelling or "&" in spelling) and "(&)" not in spelling
         if "__generic" in spelling and pointer and "&&" not in spelling:
