@@ -67,11 +67,6 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
     return;
   }
 
-  stage_queries<T, L>(queries + row.first_token * params.query_token_stride +
-                          kv_head * G * params.query_head_stride,
-                      params, thread_id, THREADS, memory);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-
   const ushort key_lane = lane % L::KEY_LANES, key_token = lane / L::KEY_LANES;
   const ushort value_lane = lane % L::VALUE_LANES, value_token = lane / L::VALUE_LANES;
   const Owned owned = owned_by<L>(key_lane);
@@ -103,6 +98,12 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
     locate<L, SIMDGROUPS>(ids, table, span, step, 0, stride, lane, pages);
     load_keys<P, L>(keys, pages, stride, key_token, key_words);
   }
+  // Behind the first keys, so that both are on their way at once.
+  stage_queries<T, L>(queries + row.first_token * params.query_token_stride +
+                          kv_head * G * params.query_head_stride,
+                      params, thread_id, THREADS, memory);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
+
   for (int turn = 1; step < steps; step += SIMDGROUPS, ++turn) {
     float scores[L::SCORES];
     score<P, L>(key_words, memory, key_lane, scores);

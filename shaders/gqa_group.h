@@ -10,8 +10,8 @@
 
 #include "gqa_layout.h"
 #include "gqa_row.h"
-#include "softmax.h"
 #include "pool_words.h"
+#include "softmax.h"
 
 namespace pamx {
 
@@ -120,8 +120,8 @@ inline void stage_queries(const device T* queries, constant AttentionParams& par
     const uint head = i / (L::DIM / 4);
     const device T* from = queries + head * params.query_head_stride +
                            (c * L::KEY_LANES + key_lane) * L::CHUNK + quad * 4;
-    staged[i] = float4(float(from[0]), float(from[1]), float(from[2]), float(from[3])) *
-                params.scale_log2;
+    staged[i] =
+        float4(float(from[0]), float(from[1]), float(from[2]), float(from[3])) * params.scale_log2;
   }
 }
 
@@ -313,8 +313,7 @@ inline void accumulate(thread const uint* values, const threadgroup float* weigh
     for (int c = 0; c < L::PIECES; ++c) {
 #pragma unroll
       for (int e = 0; e < L::PIECE; e += 2) {
-        const float2 x =
-            Elements<P>::pair(values + (v * L::PIECES + c) * L::PIECE_WORDS, e / 2);
+        const float2 x = Elements<P>::pair(values + (v * L::PIECES + c) * L::PIECE_WORDS, e / 2);
 #pragma unroll
         for (int g = 0; g < L::GROUP; ++g) {
           thread float* output = outputs + g * L::VALUE_ELEMENTS + c * L::PIECE + e;

@@ -6,16 +6,16 @@
 #include <metal_stdlib>
 
 #include "gqa_row.h"
-#include "softmax.h"
 #include "pool_words.h"
+#include "softmax.h"
 
 namespace pamx {
 
 using namespace metal;
 
 // A row of D elements over a simdgroup. A lane takes a power of two of them, so that it needs one
-// load; where that leaves lanes over (head sizes 80, 96 and 192), those repeat the last lane's loads
-// and their queries are zero.
+// load; where that leaves lanes over (head sizes 80, 96 and 192), those repeat the last lane's
+// loads and their queries are zero.
 template <typename P, int D>
 struct HeadRow {
   static constexpr constant int ELEMENTS = D > 128 ? 8 : D > 64 ? 4 : 2;

@@ -16,11 +16,13 @@ struct GroupLayout {
   static constexpr constant int PAGE_TOKENS = BLOCK;
   static constexpr constant int TOKENS = STEP;
 
-  // Keys: a load takes 16 bytes. KEY_LANES neighbouring lanes hold one token, so that a load reads
-  // whole 32-byte sectors of KEY_TOKENS tokens; more than 8 lanes would cost more shuffles.
+  // Keys: a load takes 16 bytes, and a lane two of them of each token, more only where the head
+  // size asks for it. More lanes a token would read less of the queries from threadgroup memory and
+  // take more shuffles.
   static constexpr constant int CHUNK = 16 / int(sizeof(P));  // elements
   static constexpr constant int CHUNKS = D / CHUNK;           // of a token
-  static constexpr constant int KEY_LANES = (CHUNKS & -CHUNKS) < 8 ? (CHUNKS & -CHUNKS) : 8;
+  static constexpr constant int KEY_LANES =
+      (CHUNKS & -CHUNKS) < CHUNKS / 2 ? (CHUNKS & -CHUNKS) : CHUNKS / 2;
   static constexpr constant int KEY_CHUNKS = CHUNKS / KEY_LANES;  // of a token, a lane
   static constexpr constant int KEY_TOKENS = 32 / KEY_LANES;      // at once
   static constexpr constant int KEY_ROUNDS = STEP / KEY_TOKENS;

@@ -22,6 +22,9 @@ constant bool has_sinks [[function_constant(kHasSinks)]];
 
 constant constexpr uint THREADS = limits::REDUCER_THREADS;
 constant constexpr uint SIMDGROUPS = THREADS / limits::SIMD_WIDTH;
+// Partitions that a thread asks for before it adds the first: one sequence has few threadgroups here,
+// which would otherwise wait for each of hundreds.
+constant constexpr uint AT_ONCE = 8;
 
 template <typename T, uint V_DIM>
 [[kernel]] void split_kv_reduce(
@@ -66,11 +69,18 @@ template <typename T, uint V_DIM>
   const uint column = thread_index % COLUMNS, turn = thread_index / COLUMNS;
   if (turn < TURNS) {
     float4 output = float4(0.0f);
-    for (uint i = turn; i < partitions; i += TURNS) {
-      const float weight = weights[i];
-      if (weight != 0.0f) {
-        output = fma(float4(weight), partial_out[(first + i) * COLUMNS + column], output);
+    for (uint i = turn; i < partitions; i += TURNS * AT_ONCE) {
+      float weight[AT_ONCE];
+      float4 partial[AT_ONCE];
+#pragma unroll
+      for (uint u = 0; u < AT_ONCE; ++u) {
+        const uint one = i + u * TURNS;
+        weight[u] = one < partitions ? weights[one] : 0.0f;
+        partial[u] = float4(0.0f);
+        if (weight[u] != 0.0f) partial[u] = partial_out[(first + one) * COLUMNS + column];
       }
+#pragma unroll
+      for (uint u = 0; u < AT_ONCE; ++u) output = fma(float4(weight[u]), partial[u], output);
     }
     outputs[thread_index] = output;
   }

@@ -50,10 +50,10 @@ int32_t step_of(const LaunchShape& shape) {
 
 // Simdgroups of a threadgroup of the group-sharing form. The planner takes large partitions when
 // there is work enough: then many small threadgroups keep a core busy at less cost for merging.
-// Small partitions mean few threadgroups, each of which should read as much at once as it can. That
-// it follows from the partition alone keeps a row's bits independent of the others'.
+// Small partitions mean few threadgroups, each of which should read more at once. That it follows
+// from the partition alone keeps a row's bits independent of the others'.
 int32_t simdgroups_of(const LaunchShape& shape) {
-  return shape.partition >= static_cast<int32_t>(limits::PARTITION_SIZE) ? 2 : 8;
+  return shape.partition >= static_cast<int32_t>(limits::PARTITION_SIZE) ? 2 : 4;
 }
 
 std::string types_of(const LaunchShape& shape) {
