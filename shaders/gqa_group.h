@@ -62,10 +62,11 @@ inline void load_keys(const device P* keys, thread const ulong* pages, uint stri
       const ulong later = pages[first / L::PAGE_TOKENS + p];  // a copy, not a choice of addresses
       row = key_token / L::PAGE_TOKENS == p ? later : row;
     }
-    row += (L::PAGES == 1 ? first : first % L::PAGE_TOKENS) * stride;
+    const device P* from =
+        keys + row + ulong(stride) * (L::PAGES == 1 ? first : first % L::PAGE_TOKENS);
 #pragma unroll
     for (int c = 0; c < L::KEY_CHUNKS; ++c) {
-      Words<L::CHUNK_WORDS>::load(keys + row + c * L::KEY_LANES * L::CHUNK,
+      Words<L::CHUNK_WORDS>::load(from + c * L::KEY_LANES * L::CHUNK,
                                   words + (u * L::KEY_CHUNKS + c) * L::CHUNK_WORDS);
     }
   }
@@ -78,11 +79,11 @@ inline void load_values(const device P* values, thread const ulong* pages, uint 
 #pragma unroll
   for (int v = 0; v < L::VALUE_ROUNDS; ++v) {
     const int first = v * L::VALUE_TOKENS;
-    const ulong row = pages[L::PAGES == 1 ? 0 : first / L::PAGE_TOKENS] +
-                      (L::PAGES == 1 ? first : first % L::PAGE_TOKENS) * stride;
+    const device P* from = values + pages[L::PAGES == 1 ? 0 : first / L::PAGE_TOKENS] +
+                           ulong(stride) * (L::PAGES == 1 ? first : first % L::PAGE_TOKENS);
 #pragma unroll
     for (int c = 0; c < L::PIECES; ++c) {
-      Words<L::PIECE_WORDS>::load(values + row + c * L::VALUE_LANES * L::PIECE,
+      Words<L::PIECE_WORDS>::load(from + c * L::VALUE_LANES * L::PIECE,
                                   words + (v * L::PIECES + c) * L::PIECE_WORDS);
     }
   }
