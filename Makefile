@@ -42,7 +42,7 @@ install: .venv/installed-$(KIND)
 		exit 1; }
 
 .venv/installed-$(KIND): .venv/bin/python $(BUILD_INPUTS)
-	@echo "Installing pamx into .venv ..." >&2
+	@echo "Installing pamx into .venv, and compiling its library: about a minute ..." >&2
 	@rm -f .venv/installed-* pamx/native/_*.so
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . >&2
 	@touch $@
