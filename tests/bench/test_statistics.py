@@ -110,7 +110,8 @@ def experiment(seed: int, slowdown: float, blocks: int) -> str:
 
 def test_equal_arms_are_not_called_different() -> None:
     verdicts = [experiment(seed, 1.0, blocks=3 + seed % 8) for seed in range(100)]
-    assert verdicts.count("no difference detected") >= 95
+    assert sum(found in ("faster", "slower") for found in verdicts) <= 5
+    assert verdicts.count("no difference detected") >= 90  # of three blocks some say too little
 
 
 def test_a_slowdown_of_a_tenth_is_detected() -> None:
