@@ -78,7 +78,7 @@ def _usage() -> list[tuple[list[str], str]]:
         (["--slo", "ttft"], "not a limit such as"),
         (["--slo", "ttft=0s"], "met by nothing"),
         (["--against", ""], "--against"),
-        (["--against", "/nowhere/server --fast"], "no program /nowhere/server"),
+        (["--against", "/nowhere/server --fast"], "no program '/nowhere/server'"),
         (["--heads", "8,2,64"], "needs --kernel"),
         (["--kernel", "--heads", "99999999,1,64"], "more than 1024"),
         (["--kernel", "--heads", "9" * 5000 + ",1,64"], "three numbers"),
