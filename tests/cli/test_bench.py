@@ -114,6 +114,15 @@ def test_usage_errors_exit_with_2(args: list[str], said: str) -> None:
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize("args", [["show", "F"], ["compare", "F", "F"], ["--resume", "F"]])
+def test_a_damaged_file_is_said_to_be_damaged(args: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text('{"schema_version": 1, "kind": "sweep", "complete": false, "plan": {}}')
+    result = runner.invoke(app, ["bench", *(str(file) if a == "F" else a for a in args)])
+    assert result.exit_code == 1, result.output
+    assert f"Error: {file} is damaged: definitions is missing." in result.stderr
+
+
 def test_what_does_not_fit_is_refused_before_anything_is_measured(run: Run) -> None:
     long = run("bench", "--context", "9000", "--batch", "1")
     assert long.returncode == 2
