@@ -13,6 +13,9 @@ import numpy as np
 from pamx.errors import RequestError
 
 MOST_REQUESTS = 100_000
+MOST_TOKENS = 9_999_999
+_LATEST = 1e12  # seconds: a date is a number of seconds too
+_LONGEST = 7 * 24 * 3600.0  # seconds from the first to the last
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,11 @@ def read_trace(lines: Iterable[bytes], name: str) -> list[Arrival]:
     if not found:
         raise RequestError(f"{name} has no requests.", "Name a file of JSON lines.")
     first = min(a.at for a in found)
+    if (span := max(a.at for a in found) - first) > _LONGEST:
+        raise RequestError(
+            f"{name} takes {span:,.0f} seconds from its first request to its last.",
+            "Give arrival_s in seconds, and replay at most a week.",
+        )
     moved = [Arrival(a.at - first, a.prompt, a.output_tokens) for a in found]
     return sorted(moved, key=lambda a: a.at)
 
@@ -68,7 +76,7 @@ def _arrival(value: object) -> Arrival:
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     at = value.get("arrival_s")
-    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at) or at < 0:
+    if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at <= _LATEST:
         raise ValueError(f'"arrival_s" is {at!r}; it must be a number of seconds, 0 or more')
     prompt = value.get("prompt")
     if prompt is None:
@@ -82,6 +90,8 @@ def _count(value: dict[str, object], name: str) -> int:
     count = value.get(name)
     if type(count) is not int or count < 1:
         raise ValueError(f'"{name}" is {count!r}; it must be a whole number, 1 or more')
+    if count > MOST_TOKENS:
+        raise ValueError(f'"{name}" is more than {MOST_TOKENS:,}')
     return count
 
 

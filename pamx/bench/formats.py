@@ -14,8 +14,12 @@ from pamx.bench.words import headed_table, notes
 FORMATS = ("md", "csv", "json", "jsonl")
 
 
-def as_text(record: Record, form: str) -> str:
-    """The record in one of FORMATS, with a line break at its end."""
+def as_text(record: Record, form: str, *, definitions: bool = True) -> str:
+    """The record in one of FORMATS, with a line break at its end.
+
+    Args:
+        definitions: Whether Markdown has them under its tables.
+    """
     match form:
         case "json":
             return json.dumps(record, indent=1, allow_nan=False) + "\n"
@@ -24,7 +28,7 @@ def as_text(record: Record, form: str) -> str:
         case "csv":
             return _csv(flat_rows(record))
         case "md":
-            return _markdown(record)
+            return _markdown(record, definitions)
     raise ValueError(f"there is no format {form!r}")
 
 
@@ -36,7 +40,7 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _markdown(record: Record) -> str:
+def _markdown(record: Record, definitions: bool) -> str:
     parts = []
     for table in headed_table(record):
         header = [column.title for column in table.columns]
@@ -44,7 +48,7 @@ def _markdown(record: Record) -> str:
         rows.insert(1, ["---"] * len(header))
         text = "".join("| " + " | ".join(row) + " |\n" for row in rows)
         parts.append(f"**{_escaped(table.title)}**\n\n{text}")
-    lines = [f"- {_escaped(line)}\n" for line in notes(record, definitions=True)]
+    lines = [f"- {_escaped(line)}\n" for line in notes(record, definitions=definitions)]
     return "\n".join([*parts, "".join(lines)])
 
 

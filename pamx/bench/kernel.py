@@ -13,7 +13,7 @@ from pamx.bench.measure import Cell, Patience, measure
 from pamx.bench.metrics import CALL
 from pamx.bench.program import Outcome, Program, ProgramRefusal
 from pamx.bench.record import Record
-from pamx.bench.results import cell_record, comparison_records, measurement_warnings
+from pamx.bench.results import cell_record, comparison_records, imprecise, measurement_warnings
 from pamx.bench.statistics import typical
 from pamx.bench.surroundings import noted
 from pamx.bench.sweep import UnfitError
@@ -118,6 +118,7 @@ def measure_kernel(
                     decisive=(CALL,),
                 )
             _add(record, cells, workload)
+            record["warnings"] += imprecise(cells, workload, plan.precision, (CALL,))
             save(record)
         record["complete"] = True
         save(record)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +47,7 @@ class Cell:
 
     arm: Arm
     invalid: str = ""
+    failed: bool = False
     outputs: dict[str, Any] | None = None
     tokens: list[list[int]] | None = None
     told: dict[str, Any] = field(default_factory=dict)
@@ -83,7 +85,8 @@ def measure(
             cell.tokens = cells[0].tokens
             continue
         progress(f"{workload.id}: warming up {cell.arm.id}")
-        _warm_up(cell, cells[0], workload, run, is_base=cell is cells[0])
+        with _told_if_base_fails(cell is cells[0], workload):
+            _warm_up(cell, cells[0], workload, run, is_base=cell is cells[0])
     able = [cell for cell in cells if not cell.invalid]
     begin = patience.clock()
     for number, turns in enumerate(blocks(able, seed)):
@@ -96,8 +99,10 @@ def measure(
         for half, cell in turns:
             if not cell.invalid:
                 progress(f"{workload.id}: block {number + 1}, {cell.arm.id}")
-                _sample(cell, run, number, half, patience.clock() - begin, cell is cells[0])
-        if number + 1 >= BLOCKS_TO_BE_NARROW and _narrow(able, decisive, patience.precision):
+                at = patience.clock() - begin
+                with _told_if_base_fails(cell is cells[0], workload):
+                    _sample(cell, workload, run, (number, half, at), cell is cells[0])
+        if number + 1 >= BLOCKS_TO_BE_NARROW and narrow(able, decisive, patience.precision):
             break
     return cells
 
@@ -108,7 +113,7 @@ def _warm_up(cell: Cell, base: Cell, workload: Workload, run: Run, is_base: bool
     except ProgramError as error:
         if is_base:
             raise
-        cell.invalid = f"it failed: {error.message}"
+        cell.invalid, cell.failed = f"it failed: {error.message}", True
         return
     except ProgramRefusal as error:
         cell.invalid = error.message
@@ -141,16 +146,30 @@ def _why_invalid(arm: Arm, workload: Workload, outcome: Outcome) -> str:
     return ""
 
 
-def _sample(cell: Cell, run: Run, block: int, half: int, at: float, is_base: bool) -> None:
+@contextmanager
+def _told_if_base_fails(is_base: bool, workload: Workload) -> Iterator[None]:
+    """Says which workload it was that ended the whole measurement."""
+    try:
+        yield
+    except ProgramError as error:
+        if not is_base:
+            raise
+        raise ProgramError(f"{workload.id}: {error.message}", error.hint) from error
+
+
+def _sample(
+    cell: Cell, workload: Workload, run: Run, place: tuple[int, int, float], is_base: bool
+) -> None:
     try:
         outcome = run(cell.arm)
     except (ProgramError, ProgramRefusal) as error:
         if is_base:
             raise
-        cell.invalid = f"it failed: {error.message}"
+        cell.invalid, cell.failed = f"it failed: {error.message}", True
         return
+    cell.invalid = _why_invalid(cell.arm, workload, outcome)
     cell.other_outputs += outcome.tokens != cell.tokens
-    take_sample(cell, outcome, block, half, at)
+    take_sample(cell, outcome, *place)
 
 
 def take_sample(cell: Cell, outcome: Outcome, block: int, half: int, at: float) -> None:
@@ -183,9 +202,12 @@ def timings(sample: dict[str, Any]) -> list[RequestTiming]:
     ]
 
 
-def _narrow(cells: Sequence[Cell], decisive: Sequence[Metric], precision: float) -> bool:
+def narrow(cells: Sequence[Cell], decisive: Sequence[Metric], precision: float) -> bool:
     """Whether every comparison with the first arm, or its own figures alone, are narrow enough."""
-    base, *others = (cell for cell in cells if not cell.invalid)
+    able = [cell for cell in cells if not cell.invalid]
+    if not able:
+        return True
+    base, *others = able
     for metric in decisive:
         mine = base.figures(metric.name)
         if not mine:

@@ -6,23 +6,35 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import selectors
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from pamx.bench.protocol import PROTOCOL
+from pamx.bench.answers import BadAnswerError, parsed, token_time, told_at_end
+from pamx.bench.protocol import LONGEST_LINE, PROTOCOL, SILENCE
 from pamx.bench.timing import RequestTiming, sample_figures
 from pamx.errors import PamxError, RequestError
 
 _END_PATIENCE = 5.0  # seconds for a program to end by itself
 _STDERR_SHOWN = 1500  # characters
+# Ends the process group $1 when whoever holds the other end of its standard input is gone, be it
+# by SIGKILL; a line read before that means that all ended well.
+_GUARD = "read ended || { kill -s TERM -- -$1; sleep 1; kill -s KILL -- -$1; }"
+_LIKELY: dict[int, str] = {
+    signal.SIGKILL: "Most often memory ran out: take a smaller --batch or --context, or close "
+    "other programs.",
+    signal.SIGTERM: "Somebody, or a limit on its time or memory, ended it.",
+}
 
 
 class ProgramError(PamxError):
@@ -59,18 +71,31 @@ class Program:
         command: Its command line.
         name: What to call it in messages.
         environment: Added to this process's own.
+        silence: Most seconds that it may say nothing while an answer is due, or not read.
+        longest_line: Most bytes of a line of its answers.
+
+    It runs in a process group of its own, all of which ends with it, and with this process.
     """
 
     def __init__(
-        self, command: Sequence[str], name: str, environment: dict[str, str] | None = None
+        self,
+        command: Sequence[str],
+        name: str,
+        environment: dict[str, str] | None = None,
+        *,
+        silence: float = math.inf,
+        longest_line: float = math.inf,
     ) -> None:
         self.name = name
+        self._silence, self._longest_line = silence, longest_line
+        self._read = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the program
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                bufsize=0,
                 stderr=self._errors,
                 env=os.environ | (environment or {}),
                 # Ctrl-C is for the process that measures; it ends this one.
@@ -82,6 +107,15 @@ class Program:
                 f"{name} cannot be started: {error.strerror or error}.",
                 "Check its path; `--against` takes a command line, such as './server --threads 4'.",
             ) from error
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "sh", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     @classmethod
     def of_command(cls, text: str) -> Program:
@@ -92,7 +126,7 @@ class Program:
             raise RequestError(f"--against {text!r} is no command line: {error}.") from error
         if not words:
             raise RequestError("--against is empty.", "Name mlx-lm, or a command.")
-        return cls(words, text)
+        return cls(words, text, silence=SILENCE, longest_line=LONGEST_LINE)
 
     @classmethod
     def built_in(cls, module: str, name: str, environment: dict[str, str] | None = None) -> Program:
@@ -131,15 +165,22 @@ class Program:
             if line["type"] == "done" and line.get("id") == number:
                 break
             index = line.get("request")
-            if line["type"] != "token" or not isinstance(index, int):
+            if line["type"] != "token" or type(index) is not int:
                 raise self._unknown(line)
             if not 0 <= index < len(requests):
                 raise self._unknown(line)
-            at = line.get("time", time.perf_counter() - begin)
-            if not isinstance(at, int | float) or at < (times[index] or [0.0])[-1]:
-                raise ProgramError(f"{self.name} gives times that run backwards: {line}.")
-            times[index].append(float(at))
-            if isinstance(line.get("token"), int):
+            if len(times[index]) >= requests[index]["max_tokens"]:
+                raise ProgramError(
+                    f"{self.name} gave more tokens than were asked for in request {index}."
+                )
+            if "time" in line:
+                before = (times[index] or [requests[index].get("at", 0.0)])[-1]
+                with self._named():
+                    at = token_time(line, before)
+            else:
+                at = time.perf_counter() - begin
+            times[index].append(at)
+            if type(line.get("token")) is int:
                 tokens[index].append(line["token"])
             else:
                 silent = True
@@ -148,11 +189,17 @@ class Program:
             raise ProgramError(f"{self.name} gave no token for a request.")
         if max(t[-1] for t in times) > seconds:
             raise ProgramError(f"{self.name} gives times that lie after the end of its answer.")
+        if all(t[0] == t[-1] for t in times) and any(len(t) > 1 for t in times):
+            raise ProgramError(
+                f"{self.name} gives all tokens of an answer the same time, so that it has no time "
+                "per token."
+            )
         timings = [
             RequestTiming(request.get("at", 0.0), tuple(t), len(request["prompt"]))
             for t, request in zip(times, requests, strict=True)
         ]
-        told = {k: v for k, v in line.items() if k not in ("type", "id")}
+        with self._named():
+            told = told_at_end(line)
         return Outcome(timings, sample_figures(timings), None if silent else tokens, seconds, told)
 
     def lines(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -164,23 +211,30 @@ class Program:
                 return
 
     def close(self) -> None:
-        """Ends the process. Idempotent."""
+        """Ends the process, and what it started. Idempotent."""
         process = self._process
         for pipe in (process.stdin, process.stdout):
             if pipe is not None and not pipe.closed:
                 with suppress(BrokenPipeError):
                     pipe.close()
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(0 if process.poll() is not None else _END_PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        self._errors.close()
+        self._end_group()
 
     def kill(self) -> None:
-        """Ends the process at once."""
-        self._process.kill()
+        """Ends the process and what it started, at once."""
+        self._end_group()
         self.close()
+
+    def _end_group(self) -> None:
+        if self._errors.closed:
+            return
+        with suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        with suppress(BrokenPipeError):
+            self._guard.communicate(b"ended\n")
+        self._errors.close()
 
     def __enter__(self) -> Program:
         return self
@@ -194,30 +248,68 @@ class Program:
     def _say(self, value: dict[str, Any]) -> None:
         pipe: IO[bytes] | None = self._process.stdin
         assert pipe is not None
+        left = memoryview(json.dumps(value).encode() + b"\n")
         try:
-            pipe.write(json.dumps(value).encode() + b"\n")
-            pipe.flush()
+            while left:
+                self._await(pipe, selectors.EVENT_WRITE, "reads nothing")
+                left = left[os.write(pipe.fileno(), left) :]
         except (BrokenPipeError, ValueError) as error:
             raise self._ended() from error
 
     def _answers(self) -> Iterator[dict[str, Any]]:
-        pipe = self._process.stdout
-        assert pipe is not None
-        while line := pipe.readline():
-            try:
-                value = json.loads(line)
-            except ValueError:
-                value = None
-            if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-                shown = line[:200].decode("utf-8", "replace").strip()
-                raise ProgramError(
-                    f"{self.name} wrote {shown!r}, which is no JSON object with a type.",
-                    "Its standard output is for the protocol alone; print other things to stderr.",
-                )
+        while line := self._line():
+            with self._named():
+                value = parsed(line)
             if value["type"] == "error":
-                raise ProgramRefusal(str(value.get("message")), str(value.get("hint") or ""))
+                message = value.get("message")
+                told = message if isinstance(message, str) and message.strip() else None
+                raise ProgramRefusal(
+                    told or f"{self.name} refuses and does not say why.",
+                    str(value.get("hint") or ""),
+                )
             yield value
         raise self._ended()
+
+    def _line(self) -> bytes:
+        """The next line; empty at the end of the stream."""
+        pipe = self._process.stdout
+        assert pipe is not None
+        parts: list[bytes] = []
+        length = 0
+        while b"\n" not in self._read:
+            parts.append(self._read)
+            length += len(self._read)
+            self._read = b""
+            self._check_length(length)
+            self._await(pipe, selectors.EVENT_READ, "says nothing")
+            self._read = os.read(pipe.fileno(), 1 << 16)
+            if not self._read:
+                return b"".join(parts)
+        line, self._read = self._read.split(b"\n", 1)
+        self._check_length(length + len(line))
+        return b"".join([*parts, line, b"\n"])
+
+    def _check_length(self, length: int) -> None:
+        if length > self._longest_line:
+            raise ProgramError(
+                f"{self.name} wrote a line of more than {self._longest_line:,} bytes.",
+                "Give each token a line of its own.",
+            )
+
+    def _await(self, pipe: IO[bytes], event: int, what: str) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, event)
+            wait = None if self._silence == math.inf else self._silence
+            if not selector.select(wait):
+                raise ProgramError(f"{self.name} {what} for {self._silence:,.0f} seconds.")
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """A bad answer, under the name of the program that gave it."""
+        try:
+            yield
+        except BadAnswerError as error:
+            raise ProgramError(f"{self.name} {error.message}", error.hint) from error
 
     def _unknown(self, line: dict[str, Any]) -> ProgramError:
         return ProgramError(
@@ -226,11 +318,15 @@ class Program:
         )
 
     def _ended(self) -> ProgramError:
+        hint = ""
         try:
             code = self._process.wait(_END_PATIENCE)
-            how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
+            how = f"ended with exit status {code}"
+            if code < 0:
+                how = f"was ended by signal {-code}"
+                hint = _LIKELY.get(-code, "It crashed; `pamx doctor` may say why.")
         except subprocess.TimeoutExpired:
             how = "closed its streams"
         self._errors.seek(0)
         text = self._errors.read().decode("utf-8", "replace").strip()[-_STDERR_SHOWN:]
-        return ProgramError(f"{self.name} {how}." + (f" It said:\n{text}" if text else ""))
+        return ProgramError(f"{self.name} {how}." + (f" It said:\n{text}" if text else ""), hint)

@@ -19,9 +19,14 @@ pamx starts the program once and ends it by closing its standard input. All time
 
 4. A request may have `at`: seconds after the run began at which it is submitted, 0 without.
 
-Whatever else a program prints on stdout is an error; stderr is shown if it fails.
+Whatever else a program prints on stdout is an error; stderr is shown if it fails. Times are finite,
+above 0 and ascending within a request; counts are whole numbers, 0 or more. A program that says
+nothing for ten minutes while an answer is due, or writes a line of more than 16 MiB, has failed. It
+runs in a process group of its own, which is ended with it.
 """
 
 from __future__ import annotations
 
 PROTOCOL = 1
+SILENCE = 600.0  # seconds
+LONGEST_LINE = 16 << 20  # bytes

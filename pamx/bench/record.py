@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pamx.bench.check import fault, finite
 from pamx.bench.definitions import DEFINITIONS
 from pamx.errors import PamxError, RequestError
 
 SCHEMA_VERSION = 1
 SCHEMA = Path(__file__).with_name("schema.json")
-KINDS = ("sweep", "kernel", "replay")
 
 Record = dict[str, Any]
 
@@ -87,19 +87,27 @@ def _umask() -> int:
     return mask
 
 
+class DamagedError(PamxError):
+    """A file that was a record once, or a part of one."""
+
+    def __init__(self, path: Path, where: str) -> None:
+        super().__init__(
+            f"{path} is damaged: {where}.", "Use another copy of it, or measure again."
+        )
+
+
 def load(path: Path) -> Record:
-    """A record from a file.
+    """A record from a file, whole.
 
     Raises:
         RequestError: it is no record, or of a version that this pamx does not know.
+        DamagedError: it is JSON no more, or something in it is missing or cannot be.
         OSError: it cannot be read.
     """
     try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise RequestError(
-            f"{path} is not JSON ({error}).", "Name a file that `pamx bench -o FILE.json` wrote."
-        ) from error
+        value = json.loads(path.read_bytes(), parse_constant=finite, parse_float=finite)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(path, f"it is not JSON ({error})") from error
     if not isinstance(value, dict) or "schema_version" not in value:
         raise RequestError(
             f"{path} is no record of a benchmark.",
@@ -111,9 +119,32 @@ def load(path: Path) -> Record:
             f"{SCHEMA_VERSION}.",
             "Read it with the pamx that wrote it, or measure again.",
         )
-    missing = [key for key in new_record("", {}, {}) if key not in value]
-    if missing or value["kind"] not in KINDS:
-        raise RequestError(
-            f"{path} is damaged: it lacks {', '.join(missing) or 'a kind'}.", "Measure again."
-        )
+    schema = json.loads(SCHEMA.read_text())
+    where = fault(value, schema, schema) or _disagreement(value)
+    if where is not None:
+        raise DamagedError(path, where)
     return value
+
+
+def _disagreement(record: Record) -> str | None:
+    """What no schema of single fields says: ends of intervals come together, and the like."""
+    for number, arm in enumerate(record["plan"].get("arms", [])):
+        for name in ("block_size", "kv_dtype"):
+            if arm["kind"] in ("pamx", "machine") and name not in arm["settings"]:
+                return f"plan.arms[{number}].settings.{name} is missing"
+    for number, cell in enumerate(record["cells"]):
+        place = f"cells[{number}]"
+        if record["kind"] == "replay" and "replay" not in cell:
+            return f"{place}.replay is missing"
+        for name, figure in cell["figures"].items():
+            if (figure["low"] is None) != (figure["high"] is None):
+                return f"{place}.figures.{name} has one end of an interval"
+        outputs = cell["outputs"] or {}
+        if outputs.get("same") is False:
+            for name in ("requests_that_differ", "request", "place", "base_token", "arm_token"):
+                if name not in outputs:
+                    return f"{place}.outputs.{name} is missing"
+    for number, found in enumerate(record["comparisons"]):
+        if len({found[name] is None for name in ("ratio", "low", "high")}) > 1:
+            return f"comparisons[{number}] has a part of an interval"
+    return None

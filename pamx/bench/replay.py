@@ -9,7 +9,7 @@ from typing import Any
 from pamx.bench.arrivals import Arrival
 from pamx.bench.measure import Cell, take_sample
 from pamx.bench.outputs import compare_outputs
-from pamx.bench.program import ProgramRefusal
+from pamx.bench.program import Program, ProgramRefusal
 from pamx.bench.record import Record
 from pamx.bench.results import cell_record
 from pamx.bench.surroundings import noted
@@ -57,6 +57,9 @@ def replay(
         progress("loading the model")
         engine = programs.start_engine()
         record["provenance"] |= {k: programs.facts[k] for k in ("model", "library")}
+        together = min(plan.max_seqs, len(plan.arrivals))
+        known = [a.prompt + a.output_tokens for a in plan.arrivals if isinstance(a.prompt, int)]
+        _check_fit(engine, plan, max(known, default=1), together)  # before prompts are made up
         wishes = [a.prompt for a in plan.arrivals]
         try:
             answer = engine.ask({"type": "prompts", "wishes": wishes, "seed": plan.seed}, "prompts")
@@ -67,13 +70,8 @@ def replay(
             for ids, arrival in zip(answer["prompts"], plan.arrivals, strict=True)
         ]
         longest = max(len(r["prompt"]) + r["max_tokens"] for r in requests)
-        together = min(plan.max_seqs, len(requests))
         shape = Workload(longest, together, max(r["max_tokens"] for r in requests))
-        pages = [(a.settings["block_size"], a.settings["kv_dtype"]) for a in plan.arms]
-        try:
-            engine.ask({"type": "fit", "workloads": [(longest, together)], "pages": pages}, "fits")
-        except ProgramRefusal as error:
-            raise UnfitError(error.message, error.hint, "--max-seqs and lengths") from error
+        _check_fit(engine, plan, longest, together)
         base: Cell | None = None
         for arm in plan.arms:
             pool = (-(-longest // 32) + 1) * 32 * together  # one block to spare for each
@@ -89,6 +87,15 @@ def replay(
             save(record)
         record["complete"] = True
         save(record)
+
+
+def _check_fit(engine: Program, plan: ReplayPlan, longest: int, together: int) -> None:
+    """Raises UnfitError if so many requests of that many tokens do not fit."""
+    pages = [(a.settings["block_size"], a.settings["kv_dtype"]) for a in plan.arms]
+    try:
+        engine.ask({"type": "fit", "workloads": [(longest, together)], "pages": pages}, "fits")
+    except ProgramRefusal as error:
+        raise UnfitError(error.message, error.hint, "--max-seqs and lengths") from error
 
 
 def _replay_one(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from pamx.bench.measure import Cell, drifting, timings
+from pamx.bench.measure import Cell, drifting, narrow, timings
 from pamx.bench.metrics import COMPARED, OF_CALLS, OF_REQUESTS, Metric
 from pamx.bench.slo import goodput
 from pamx.bench.statistics import paired_ratio, summarise, typical, verdict
@@ -38,6 +38,7 @@ def cell_record(
         "control_of": cell.arm.control_of,
         "valid": valid,
         "why_invalid": cell.invalid or ("" if valid else "it was not measured."),
+        "failed": cell.failed,
         "dispatch": cell.told.get("dispatch"),
         "outputs": cell.outputs,
         "samples_with_other_outputs": cell.other_outputs,
@@ -118,6 +119,18 @@ def comparison_records(
                 }
             )
     return found
+
+
+def imprecise(
+    cells: Sequence[Cell], workload: Workload, precision: float, decisive: Sequence[Metric]
+) -> list[str]:
+    """A sentence if the measurement ended before its intervals were narrow enough."""
+    if narrow([c for c in cells if c.arm.kind != "machine"], decisive, precision):
+        return []
+    return [
+        f"{workload.id}: the time was over before intervals were within {precision:.1%}: a longer "
+        "--time narrows them."
+    ]
 
 
 def measurement_warnings(

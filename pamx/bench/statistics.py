@@ -25,6 +25,9 @@ TRIM = 0.2
 FEWEST_TO_TRIM = 12
 # Fewer samples or pairs say nothing: a resample of so few is too often nearly a single value.
 FEWEST = 6
+# An interval around 1 whose ends lie further apart than this factor says nothing either.
+WIDEST = 10.0
+TOO_FEW = "too few samples"
 
 Floats = npt.NDArray[np.float64]
 
@@ -185,9 +188,9 @@ def _difference(x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def verdict(found: Ratio | None) -> str:
     """In words, whether a comparison shows a difference."""
     if found is None:
-        return "too few pairs to say"
+        return TOO_FEW
     if not found.differs:
-        return "no difference detected"
+        return "no difference detected" if found.high <= WIDEST * found.low else TOO_FEW
     return "faster" if found.ratio > 1 else "slower"
 
 

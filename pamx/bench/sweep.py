@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pamx.bench.measure import Cell, Patience, measure
+from pamx.bench.metrics import DECISIVE
 from pamx.bench.program import Outcome, Program, ProgramError, ProgramRefusal
 from pamx.bench.record import Record
-from pamx.bench.results import cell_record, comparison_records, measurement_warnings
+from pamx.bench.results import cell_record, comparison_records, imprecise, measurement_warnings
 from pamx.bench.surroundings import noted
 from pamx.bench.workload import Arm, Workload
 from pamx.errors import RequestError
@@ -122,6 +123,7 @@ class Programs:
         key = (arm.kind, arm.command)
         if key in self._started:
             return
+        program: Program | None = None
         try:
             if arm.kind == "mlx-lm":
                 program = Program.built_in("mlx_lm", "mlx-lm")
@@ -139,6 +141,8 @@ class Programs:
             self._started[key] = program
         except (ProgramError, ProgramRefusal) as error:
             self._started[key] = ProgramError(error.message, error.hint)
+            if program is not None:
+                program.kill()
 
     def run(self, arm: Arm, requests: Sequence[dict[str, Any]]) -> Outcome:
         program = self._started[arm.kind, arm.command]
@@ -149,6 +153,7 @@ class Programs:
             return program.run(self._number, requests, arm.settings)
         except ProgramError as error:
             self._started[arm.kind, arm.command] = error
+            program.kill()  # it may still compute, and would disturb the others
             raise
 
     @property
@@ -231,6 +236,7 @@ def _measure_one(
             progress,
         )
     _add(record, cells, workload, plan.limits)
+    record["warnings"] += imprecise(cells, workload, plan.precision, DECISIVE)
 
 
 def _add(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pamx.bench.record import Record
+from pamx.bench.statistics import TOO_FEW
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _comparisons(record: Record) -> Table:
 
 def comparison_words(comparison: dict[str, Any]) -> str:
     """Such as "1.12x (1.08-1.15) faster"."""
-    if comparison["ratio"] is None:
+    if comparison["ratio"] is None or comparison["verdict"] == TOO_FEW:
         return str(comparison["verdict"])
     interval = f"{comparison['low']:.2f}-{comparison['high']:.2f}"
     return f"{comparison['ratio']:.2f}x ({interval}) {comparison['verdict']}"

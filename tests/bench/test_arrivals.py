@@ -32,6 +32,12 @@ def test_a_trace_is_ordered_and_begins_at_zero() -> None:
         (b'{"arrival_s": -1, "prompt_tokens": 3, "output_tokens": 2}', "0 or more"),
         (b'{"arrival_s": NaN, "prompt_tokens": 3, "output_tokens": 2}', "arrival_s"),
         (b'{"arrival_s": 1, "prompt_tokens": 0, "output_tokens": 2}', "prompt_tokens"),
+        (
+            b'{"arrival_s": 1' + b"0" * 400 + b', "prompt_tokens": 3, "output_tokens": 2}',
+            "arrival_s",
+        ),
+        (b'{"arrival_s": 1, "prompt_tokens": 99999999999, "output_tokens": 2}', "9,999,999"),
+        (b'{"arrival_s": 9e9, "prompt_tokens": 3, "output_tokens": 2}', "at most a week"),
         (b'{"arrival_s": 1, "prompt_tokens": 2.5, "output_tokens": 2}', "prompt_tokens"),
         (b'{"arrival_s": 1, "prompt": " ", "output_tokens": 2}', "prompt"),
         (b'{"arrival_s": 1, "prompt_tokens": 3}', "output_tokens"),

@@ -19,7 +19,7 @@ import pytest
 from pamx.bench import plot
 from pamx.bench.compare import compare_records, different_facts
 from pamx.bench.formats import as_text
-from pamx.bench.record import SCHEMA, Record, load, save
+from pamx.bench.record import SCHEMA, DamagedError, Record, load, save
 from pamx.errors import PamxError, RequestError
 
 from .synthetic import synthetic_record
@@ -187,18 +187,61 @@ def test_a_full_disk_leaves_the_file_that_was_there(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is not JSON"),
-        (b"\xff\x00", "is not JSON"),
         (b"[]", "no record"),
         (b'{"a": 1}', "no record"),
         (b'{"schema_version": 2}', "schema version 2"),
-        (b'{"schema_version": 1, "kind": "sweep"}', "damaged: it lacks complete"),
     ],
 )
 def test_files_that_are_no_records(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "r.json").write_bytes(content)
     with pytest.raises(RequestError, match=said):
         load(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff\x00", b"[" * 100_000, b'{"schema_version": 1, "cells": [NaN]}']
+)
+def test_files_that_are_json_no_more(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(DamagedError, match=r"r\.json is damaged: it is not JSON"):
+        load(tmp_path / "r.json")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("cells", 0, "batch"), "4", r"cells\[0\].batch is no integer"),
+        (("cells", 0, "figures", "ttft", "typical"), 0, "not above 0"),
+        (("cells", 0, "figures", "ttft", "high"), None, "one end of an interval"),
+        (("cells", 0, "samples", 0, "figures"), [], "figures is no object"),
+        (("cells", 1, "outputs"), {"same": False}, "compared_with is missing"),
+        (("cells",), {}, "cells is no array"),
+        (("comparisons", 0, "metric"), "luck", "none of ttft"),
+        (("comparisons", 0, "low"), None, "part of an interval"),
+        (("plan", "arms", 0, "settings"), {}, "block_size is missing"),
+        (("plan", "workloads", 0), 7, r"plan.workloads\[0\] is no object"),
+        (("complete",), None, "complete is no boolean"),
+        (("more",), 1, "more is unknown"),
+        (("kind",), "replay", "replay is missing"),
+    ],
+)
+def test_damaged_records_say_where(
+    tmp_path: Path, path: tuple[str | int, ...], value: Any, said: str
+) -> None:
+    damaged: Any = json.loads(json.dumps(synthetic_record(contexts=[256], batches=[1])))
+    place = damaged
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    (tmp_path / "r.json").write_text(json.dumps(damaged))
+    with pytest.raises(DamagedError, match=said):
+        load(tmp_path / "r.json")
+
+
+def test_markdown_without_definitions() -> None:
+    record = synthetic_record(contexts=[256], batches=[1])
+    assert "ttft: Time to first token" in as_text(record, "md")
+    assert "ttft: Time to first token" not in as_text(record, "md", definitions=False)
 
 
 # ---- two records ---------------------------------------------------------------------------------

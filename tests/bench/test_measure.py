@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from pamx.bench.measure import FEWEST_BLOCKS, Patience, measure
+from pamx.bench.metrics import DECISIVE
 from pamx.bench.order import blocks
 from pamx.bench.outputs import compare_outputs
 from pamx.bench.program import Outcome, ProgramError, ProgramRefusal
+from pamx.bench.results import imprecise
 from pamx.bench.workload import Arm, Workload, arms
 
 from .synthetic import Noise, outcome, patience
@@ -150,3 +152,32 @@ def test_arms_are_named_by_what_they_differ_in() -> None:
     named = arms([None], [8, 16], ["float16", "float32"], [], control=False)
     assert named[0].id == "pamx, blocks of 8, float16"
     assert len(named) == 4
+
+
+def test_other_work_in_a_later_sample_is_invalid() -> None:
+    short = Workload(64, 2, 7)
+    calls = Counter[str]()
+
+    def run(arm: Arm) -> Outcome:
+        calls[arm.id] += 1
+        return outcome(short if arm is B and calls["B"] == 3 else WORKLOAD, 1.0)
+
+    base, cell = measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    assert not base.invalid
+    assert "7 of 8 tokens" in cell.invalid
+
+
+def test_the_failure_of_the_base_names_the_workload() -> None:
+    def run(_: Arm) -> Outcome:
+        raise ProgramError("pamx's engine was ended by signal 9.", "Take a smaller batch.")
+
+    with pytest.raises(ProgramError, match=r"64x2: pamx's engine .* Take a smaller batch"):
+        measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+
+
+def test_a_missed_precision_is_told() -> None:
+    noise = Noise(0)
+    cells = measure(WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, noise()), NO_TIME, 0)
+    (warning,) = imprecise(cells, WORKLOAD, 1e-6, DECISIVE)
+    assert warning.startswith("64x2: the time was over")
+    assert not imprecise(cells, WORKLOAD, 1e6, DECISIVE)

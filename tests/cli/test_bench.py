@@ -14,6 +14,7 @@ from typing import Any
 
 import jsonschema
 import pandas as pd
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -77,7 +78,11 @@ def _usage() -> list[tuple[list[str], str]]:
         (["--slo", "ttft"], "not a limit such as"),
         (["--slo", "ttft=0s"], "met by nothing"),
         (["--against", ""], "--against"),
+        (["--against", "/nowhere/server --fast"], "no program '/nowhere/server'"),
         (["--heads", "8,2,64"], "needs --kernel"),
+        (["--kernel", "--heads", "99999999,1,64"], "more than 1024"),
+        (["--kernel", "--heads", "9" * 5000 + ",1,64"], "three numbers"),
+        (["--arrivals", "poisson:1", "--time", "9"], "beside --trace or --arrivals."),
         (["--kernel", "--heads", "8,3,64"], "cannot share"),
         (["--kernel", "--heads", "8,2"], "three numbers"),
         (["--kernel", "--against", "mlx-lm"], "--against"),
@@ -107,6 +112,15 @@ def test_usage_errors_exit_with_2(args: list[str], said: str) -> None:
     assert result.exit_code == 2, result.output
     assert said in result.stderr
     assert result.stdout == ""
+
+
+@pytest.mark.parametrize("args", [["show", "F"], ["compare", "F", "F"], ["--resume", "F"]])
+def test_a_damaged_file_is_said_to_be_damaged(args: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_text('{"schema_version": 1, "kind": "sweep", "complete": false, "plan": {}}')
+    result = runner.invoke(app, ["bench", *(str(file) if a == "F" else a for a in args)])
+    assert result.exit_code == 1, result.output
+    assert f"Error: {file} is damaged: definitions is missing." in result.stderr
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_measured(run: Run) -> None:
@@ -225,10 +239,35 @@ def test_another_program_that_dies_costs_its_own_cells(run: Run, tmp_path: Path)
         *("bench", "--context", "20", "--batch", "1", *SMALL, "--against", dies),
         *("--format", "json", "-q"),
     )
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 1, result.stderr
     cells = {cell["arm"]: cell for cell in json.loads(result.stdout)["cells"]}
     assert cells["pamx"]["valid"]
     assert "no weights here" in cells[dies]["why_invalid"]
+    assert cells[dies]["failed"]
+
+
+def test_sigterm_ends_what_is_measured(
+    environment: dict[str, str], other: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hang").touch()
+    child = subprocess.Popen(
+        [*PAMX, "bench", "--context", "20", "--batch", "2", *SMALL, "--against", other, "-q"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    end = time.monotonic() + 100
+    while not (tmp_path / "hangs").exists() and child.poll() is None and time.monotonic() < end:
+        time.sleep(0.1)
+    measured = psutil.Process(child.pid).children(recursive=True)
+    assert len(measured) >= 2
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=30)
+    assert child.returncode == 128 + signal.SIGTERM, err
+    assert "Interrupted: nothing was finished, nothing was written." in err
+    _, left = psutil.wait_procs(measured, timeout=10)
+    assert not left
 
 
 def test_the_attention_call_alone(run: Run) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -15,6 +18,7 @@ T = TypeVar("T")
 BLOCK_SIZES = (8, 16, 32)
 KV_DTYPES = ("auto", "float32", "float16", "bfloat16")
 LARGEST_PARTITION = 1 << 20
+MOST_HEADS = 1024
 
 
 def read_option(option: str, text: str, read: Callable[[str], T]) -> T:
@@ -58,9 +62,11 @@ def kv_dtypes(text: str) -> list[str]:
 def heads(text: str) -> tuple[int, int, int]:
     """Query heads, KV heads, head size."""
     parts = text.split(",")
-    if len(parts) != 3 or not all(p.strip().isascii() and p.strip().isdecimal() for p in parts):
+    if len(parts) != 3 or not all(re.fullmatch(r"\s*\d{1,9}\s*", p, re.ASCII) for p in parts):
         raise BadRangeError(f"{text!r} is not three numbers such as 32,8,128.")
     query, kv, dim = (int(p) for p in parts)
+    if query > MOST_HEADS:
+        raise BadRangeError(f"{query} query heads are more than {MOST_HEADS}.")
     if not (query and kv and dim) or query % kv:
         raise BadRangeError(f"{query} query heads cannot share {kv} KV heads evenly.")
     if dim % 8 or dim > 256:
@@ -70,6 +76,24 @@ def heads(text: str) -> tuple[int, int, int]:
 
 def slo(text: str | None) -> dict[str, float]:
     return {} if text is None else read_option("--slo", text, limits)
+
+
+def check_command(text: str) -> None:
+    """Raises a usage error if `--against` names a program that is not there."""
+    if text == "mlx-lm":
+        return
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{text!r} is no command line: {error}.", param_hint="--against"
+        ) from error
+    if not words or shutil.which(words[0]) is None:
+        raise typer.BadParameter(
+            f"there is no program {words[0] if words else text!r} that can be run: check its path "
+            "and that it may be executed.",
+            param_hint="--against",
+        )
 
 
 def check_lengths(contexts: list[int], output: int) -> None:
@@ -121,7 +145,10 @@ def check_together(given: dict[str, str]) -> None:
             refuse(name, "it needs --arrivals.")
     if "max_seqs" in given and not replay:
         refuse("max_seqs", "it needs --trace or --arrivals; elsewhere --batch says it.")
-    for names, mode in ((_NEVER_REPLAY, replay), (_NEVER_KERNEL, "kernel" in given)):
+    for names, mode, words in (
+        (_NEVER_REPLAY, replay, "--trace or --arrivals"),
+        (_NEVER_KERNEL, "kernel" in given, "--kernel"),
+    ):
         for name in names:
             if mode and name in given:
-                refuse(name, "it has no meaning beside --trace, --arrivals or --kernel.")
+                refuse(name, f"it has no meaning beside {words}.")

@@ -14,7 +14,9 @@ from pamx.cli import options
 from pamx.cli.bench import options as own
 from pamx.cli.bench.last import last_run
 from pamx.cli.bench.progress import Progress
-from pamx.cli.terminal import note, write
+from pamx.cli.bench.signals import EndedError, ending_signals
+from pamx.cli.failures import FAILED
+from pamx.cli.terminal import note, say, write
 from pamx.errors import ModelError, PamxError, RequestError
 
 if TYPE_CHECKING:
@@ -88,7 +90,8 @@ def bench(
     pamx bench --arrivals poisson:2 --requests 40 --slo ttft=500ms,tpot=50ms
 
     Ctrl-C keeps the workloads that were finished; --resume measures the rest. Exit status: 0 done,
-    1 a program failed, 2 what was asked for cannot be measured, 130 interrupted.
+    1 a program could not start or failed, or a file is damaged, 2 what was asked for cannot be
+    measured, 130 interrupted.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -151,6 +154,8 @@ def _arms(
     names = list(dict.fromkeys(against))
     if any(not name.strip() for name in names):
         raise typer.BadParameter("it is empty: name mlx-lm, or a command.", param_hint="--against")
+    for name in names:
+        choose.check_command(name)
     return arms(
         choose.read_option("--partition", partition, choose.partitions),
         choose.read_option("--block-size", block_size, choose.block_sizes),
@@ -249,6 +254,7 @@ def _replay(
 
 def _resume(path: Path, to: Delivery) -> None:
     from pamx.bench.kernel import KernelPlan, measure_kernel
+    from pamx.bench.record import DamagedError
     from pamx.bench.sweep import SweepPlan, sweep
 
     record = _loaded(path)
@@ -270,9 +276,7 @@ def _resume(path: Path, to: Delivery) -> None:
             plan = SweepPlan.from_json(record["plan"])
             measure = lambda *rest: sweep(plan, *rest)  # noqa: E731
     except (KeyError, TypeError) as error:
-        raise typer.BadParameter(
-            f"{path} is damaged: its plan cannot be read.", param_hint="--resume"
-        ) from error
+        raise DamagedError(path, "its plan cannot be read") from error
     _measured(record, measure, to, path)
 
 
@@ -295,19 +299,26 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
             save(found, kept)
 
     try:
-        measure(record, keep, progress)
+        with ending_signals():
+            measure(record, keep, progress)
     except UnfitError as error:
         progress.clear()
         raise typer.BadParameter(str(error), param_hint=error.option) from error
-    except (KeyboardInterrupt, PamxError):
+    except (KeyboardInterrupt, PamxError) as error:
         progress.clear()
+        if not record["cells"] and isinstance(error, KeyboardInterrupt):
+            say("Interrupted: nothing was finished, nothing was written.")
         if record["cells"]:
             _deliver(record, to)
-            where = kept or last_run()
-            note(f"`pamx bench --resume {where}` measures the rest.")
+            if record["kind"] != "replay":
+                note(f"`pamx bench --resume {kept or last_run()}` measures the rest.")
+        if isinstance(error, EndedError):
+            raise typer.Exit(error.status) from error
         raise
     progress.clear()
     _deliver(record, to)
+    if any(cell.get("failed") for cell in record["cells"]):
+        raise typer.Exit(FAILED)
 
 
 def _deliver(record: Record, to: Delivery) -> None:

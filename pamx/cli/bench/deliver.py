@@ -72,7 +72,9 @@ def deliver(record: Record, to: Delivery) -> None:
     if to.output is not None:
         text = table(record, to.quiet, None) if to.form is Format.TABLE else None
         try:
-            write_whole(to.output, as_text(record, to.form.value) if text is None else text)
+            if text is None:
+                text = as_text(record, to.form.value, definitions=not to.quiet)
+            write_whole(to.output, text)
             say(f"Written to {to.output}.")
         except PamxError as error:  # the table comes first: it may be all that is left
             failed = error
@@ -85,7 +87,7 @@ def deliver(record: Record, to: Delivery) -> None:
         width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
         write(table(record, to.quiet, width))
     else:
-        write(as_text(record, to.form.value))
+        write(as_text(record, to.form.value, definitions=not to.quiet))
     if failed is not None:
         raise failed
 

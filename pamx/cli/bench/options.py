@@ -70,7 +70,7 @@ Against = Annotated[
         metavar="PROGRAM",
         help="Compare with this in the same run; may be given several times. mlx-lm: its dense "
         "cache on the same weights. Else a command that speaks the protocol of "
-        "`pydoc pamx.bench.protocol`.",
+        "`pydoc pamx.bench.protocol`; one that says nothing for ten minutes has failed.",
         callback=options.unicode_texts,
         show_default=False,
     ),
@@ -88,7 +88,8 @@ Time = Annotated[
         "--time",
         min=0.0,
         metavar="SECONDS",
-        help="Stop repeating after this long, loading aside; a few repetitions are always taken.",
+        help="Stop repeating after this long, loading aside. It is split over workloads; of each "
+        "at least three blocks, six samples of every arm, are always measured.",
         callback=options.finite,
     ),
 ]
@@ -217,5 +218,5 @@ Resume = Annotated[
     ),
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="No progress, and no definitions under the table.")
+    bool, typer.Option("--quiet", "-q", help="No progress, and no definitions under tables.")
 ]
