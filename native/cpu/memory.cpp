@@ -77,6 +77,10 @@ extern "C" int pamx_memory_map(const char* path, int64_t bytes, pamx_memory** ou
   });
 }
 
-extern "C" void* pamx_memory_data(const pamx_memory* memory) { return memory->memory->data(); }
-extern "C" int64_t pamx_memory_bytes(const pamx_memory* memory) { return memory->memory->bytes(); }
+extern "C" void* pamx_memory_data(const pamx_memory* memory) {
+  return memory ? memory->memory->data() : nullptr;
+}
+extern "C" int64_t pamx_memory_bytes(const pamx_memory* memory) {
+  return memory ? memory->memory->bytes() : 0;
+}
 extern "C" void pamx_memory_free(pamx_memory* memory) { delete memory; }

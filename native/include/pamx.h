@@ -291,16 +291,16 @@ int pamx_plan_gpu_attention(const pamx_gpu_attention_desc* desc, const pamx_gpu_
                             const int32_t* query_starts, const int32_t* context_lens,
                             pamx_ability ability, void* ability_context, pamx_gpu_plan** plan);
 void pamx_gpu_plan_free(pamx_gpu_plan* plan); /* null is allowed */
-/* The plan in sentences, with a reason against each other path. */
+/* The plan in sentences, with a reason against each other path; null has an empty one. */
 const char* pamx_gpu_plan_text(const pamx_gpu_plan* plan);
-/* Of the whole call; at most 512 MiB. */
+/* Of the whole call; at most 512 MiB. Null has none. */
 int64_t pamx_gpu_plan_scratch(const pamx_gpu_plan* plan);
 /* part: 0 for decode rows, 1 for prefill rows. */
 int pamx_gpu_plan_part_of(const pamx_gpu_plan* plan, int32_t part, pamx_gpu_plan_part* out);
 /* The i-th path that this part turned down, and the reason, a clause. */
 int pamx_gpu_plan_turned_down(const pamx_gpu_plan* plan, int32_t part, int32_t i, const char** path,
                               const char** reason);
-/* Launches, in order: each one's results are seen by the next. */
+/* Launches, in order: each one's results are seen by the next. Null has none. */
 int32_t pamx_gpu_plan_launches(const pamx_gpu_plan* plan);
 int pamx_gpu_plan_launch_of(const pamx_gpu_plan* plan, int32_t i, pamx_gpu_plan_launch* out);
 
@@ -340,6 +340,7 @@ typedef struct pamx_memory pamx_memory;
 int pamx_memory_allocate(int64_t bytes, pamx_memory** out);
 /* Read-only mapping of a file of exactly this size. */
 int pamx_memory_map(const char* path, int64_t bytes, pamx_memory** out);
+/* Of null: null, and 0. */
 void* pamx_memory_data(const pamx_memory* memory);
 int64_t pamx_memory_bytes(const pamx_memory* memory);
 void pamx_memory_free(pamx_memory* memory); /* null is allowed */

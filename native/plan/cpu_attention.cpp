@@ -7,7 +7,12 @@ namespace pamx::plan {
 
 namespace {
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+// floor(work * part / whole), where work * part may be more than 64 bits hold.
+int64_t share_of(int64_t work, int64_t part, int64_t whole) {
+  return work / whole * part + work % whole * part / whole;
+}
 
 // Query tokens of one sequence that are attended together.
 struct Tile {
@@ -145,8 +150,8 @@ void plan_cpu_attention(const AttentionGeometry& g, const AttentionSequences& s,
         const auto head = [&](int32_t i) {
           return static_cast<int32_t>(int64_t{g.kv_heads} * i / c.shares);
         };
-        const int64_t work =
-            tile.work * (head(share + 1) - head(share)) * (edge(run + 1) - edge(run)) / partitions;
+        const int64_t work = share_of(tile.work * (head(share + 1) - head(share)),
+                                      edge(run + 1) - edge(run), partitions);
         plan->items.push_back({tile.sequence, tile.begin, tile.end, edge(run), edge(run + 1),
                                head(share), head(share + 1), tile.few_rows, partials,
                                tile.first_partition, work});

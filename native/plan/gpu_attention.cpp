@@ -2,6 +2,7 @@
 #include "plan/gpu_attention.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/status.hpp"
 
@@ -24,9 +25,18 @@ constexpr const char* kMlaSplit = "MLA decode, split";
 constexpr const char* kMlaUnsplit = "MLA decode, not split";
 constexpr const char* kMlaPrefill = "MLA prefill";
 
+// Of what is not negative; the sum of both may be more than Integer holds.
 template <class Integer>
 Integer ceil_div(Integer a, Integer b) {
-  return (a + b - 1) / b;
+  return a / b + (a % b != 0);
+}
+
+// Where products of counts stop: a few of these can still be added.
+constexpr int64_t kCountless = std::numeric_limits<int64_t>::max() / 8;
+
+int64_t product(int64_t a, int64_t b) {
+  int64_t result = 0;
+  return __builtin_mul_overflow(a, b, &result) ? kCountless : std::min(result, kCountless);
 }
 
 std::string number(int64_t n) { return std::to_string(n); }
@@ -79,7 +89,8 @@ Input input_of(const Context& c, bool decode) {
     const int32_t context = c.sequences.context_lens[s];
     in.sequences.push_back(s);
     in.longest = std::max(in.longest, context);
-    for (int32_t end = context - queries + 1; end <= context; ++end) {
+    for (int32_t unseen = queries - 1; unseen >= 0; --unseen) {
+      const int32_t end = context - unseen;
       in.spans.push_back({window > 0 ? std::max(0, end - window) : 0, end});
     }
   }
@@ -89,10 +100,10 @@ Input input_of(const Context& c, bool decode) {
 std::vector<WorkRow> rows_of(const Context& c, const Input& in, int32_t tokens_a_row) {
   std::vector<WorkRow> rows;
   for (const int32_t s : in.sequences) {
-    const int32_t end = c.sequences.query_starts[s + 1];
-    for (int32_t at = c.sequences.query_starts[s]; at < end; at += tokens_a_row) {
+    const int64_t end = c.sequences.query_starts[s + 1];
+    for (int64_t at = c.sequences.query_starts[s]; at < end; at += tokens_a_row) {
       rows.push_back({static_cast<uint32_t>(s), static_cast<uint32_t>(at),
-                      static_cast<uint32_t>(std::min(tokens_a_row, end - at))});
+                      static_cast<uint32_t>(std::min<int64_t>(tokens_a_row, end - at))});
     }
   }
   return rows;
@@ -112,9 +123,12 @@ struct Fit {
   explicit operator bool() const { return why_not.empty(); }
 };
 
+int64_t volume(const std::array<uint32_t, 3>& sides) {
+  return product(product(sides[0], sides[1]), sides[2]);
+}
+
 std::string over_the_machine(const Launch& launch, const GpuMachine& machine) {
-  const int64_t threads =
-      int64_t{launch.threadgroup[0]} * launch.threadgroup[1] * launch.threadgroup[2];
+  const int64_t threads = volume(launch.threadgroup);
   if (launch.threadgroup_bytes > static_cast<uint64_t>(machine.threadgroup_memory)) {
     return launch.function + " takes " + number(launch.threadgroup_bytes) +
            " bytes of threadgroup memory, of " + number(machine.threadgroup_memory);
@@ -158,10 +172,8 @@ Fit fit(const Context& c, const Input& in, Kernel kernel, int32_t partition, int
   if (found) found.why_not = over_the_machine(able.launch, c.machine);
   if (!found) return found;
   const Launch& launch = able.launch;
-  const int64_t threads =
-      int64_t{launch.threadgroup[0]} * launch.threadgroup[1] * launch.threadgroup[2];
-  found.simdgroups = int64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2] *
-                     ceil_div(threads, int64_t{limits::SIMD_WIDTH});
+  found.simdgroups = product(volume(launch.grid),
+                             ceil_div(volume(launch.threadgroup), int64_t{limits::SIMD_WIDTH}));
 
   LaunchShape reducer = shape;
   reducer.kernel = Kernel::split_kv_reduce;
@@ -174,13 +186,15 @@ Fit fit(const Context& c, const Input& in, Kernel kernel, int32_t partition, int
       found.scratch_end = at + bytes;
       return at;
     };
-    const int64_t partials = int64_t{shape.rows} * g.heads * found.num_partitions;
-    partial_out = place(partials * g.v_dim * 4);
-    partial_stats = place(partials * 8);
+    const int64_t partials = product(product(shape.rows, g.heads), found.num_partitions);
+    partial_out = place(product(partials, int64_t{g.v_dim} * 4));
+    partial_stats = place(product(partials, 8));
     found.scratch_bytes = found.scratch_end - scratch_used;
     if (found.scratch_end > kScratchCap) {
-      found.why_not = "its partial results would take " + number(found.scratch_bytes >> 20) +
-                      " MiB of scratch, of " + number((kScratchCap - scratch_used) >> 20) + " MiB";
+      const char* at_least = found.scratch_bytes >= kCountless ? "at least " : "";
+      found.why_not = std::string("its partial results would take ") + at_least +
+                      number(found.scratch_bytes >> 20) + " MiB of scratch, of " +
+                      number((kScratchCap - scratch_used) >> 20) + " MiB";
       return found;
     }
     reduces = c.abilities(reducer);
@@ -251,7 +265,7 @@ std::string in_budget(const Context& c) {
 
 // The work of gqa_decode, in simdgroups: only partitions that are seen whole count.
 int64_t gqa_work(const Context& c, const Input& in, int32_t partition) {
-  return c.call.geometry.heads * in.full_partitions(partition);
+  return product(c.call.geometry.heads, in.full_partitions(partition));
 }
 
 bool is_calibrated_m3(const Context& c) {
@@ -304,9 +318,9 @@ Rule gqa_rule(const Context& c, const Input& in) {
 
 // Why the group-sharing form should not be taken, wherever its kernel could.
 std::string against_sharing(const Context& c) {
-  const int32_t floats = c.group() * c.call.geometry.v_dim;
+  const int64_t floats = int64_t{c.group()} * c.call.geometry.v_dim;
   if (c.group() == 1) return "a KV head has one query head, so nothing is shared";
-  if (floats > static_cast<int32_t>(limits::LARGEST_SHARED_OUTPUT)) {
+  if (floats > int64_t{limits::LARGEST_SHARED_OUTPUT}) {
     return "a group's outputs are " + number(floats) + " floats, and registers hold " +
            number(limits::LARGEST_SHARED_OUTPUT);
   }
@@ -372,7 +386,7 @@ Rule split_rule(const Context& c, const Input& in, const Fit& unsplit) {
   }
   const auto rows = static_cast<int64_t>(in.spans.size());
   const auto work = [&](int32_t partition) {
-    return unsplit.simdgroups * in.full_partitions(partition) / rows;
+    return product(unsplit.simdgroups, in.full_partitions(partition)) / rows;
   };
   const auto pays = [&](int32_t partition) {
     return in.most_full_partitions(partition) >=
@@ -436,7 +450,7 @@ bool take_tiled(const Context& c, const Input& in, Kernel kernel, const char* pa
     return false;
   }
   const auto tokens = static_cast<int64_t>(in.spans.size());
-  const int64_t room = int64_t{found.dispatches[0].shape.rows} * found.tokens_a_row;
+  const int64_t room = product(found.dispatches[0].shape.rows, found.tokens_a_row);
   if (tokens * limits::LEAST_TILE_SHARE < room) {
     draft->turn_down(path, "its tiles of " + number(found.tokens_a_row) + " tokens would be " +
                                number(tokens * 100 / room) + "% full, less than 1/" +

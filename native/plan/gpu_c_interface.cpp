@@ -3,6 +3,7 @@
 
 #include "plan/gpu_attention.hpp"
 #include "plan/launch/desc.hpp"
+#include "plan/step_limits.hpp"
 
 struct pamx_gpu_plan {
   pamx::plan::GpuPlan plan;
@@ -14,12 +15,7 @@ namespace pamx::plan {
 namespace {
 
 GpuAttention call_of(const pamx_gpu_attention_desc& desc) {
-  require(desc.kv_heads >= 1 && desc.heads >= 1 && desc.heads % desc.kv_heads == 0,
-          std::to_string(desc.heads) + " query heads are not a multiple of " +
-              std::to_string(desc.kv_heads) + " KV heads");
-  require(desc.k_dim >= 1 && desc.v_dim >= 1, "head sizes must be at least 1, not " +
-                                                  std::to_string(desc.k_dim) + " and " +
-                                                  std::to_string(desc.v_dim));
+  check_heads(desc.heads, desc.kv_heads, desc.k_dim, desc.v_dim);
   require(desc.window >= 0, "window must be at least 0");
   require(desc.block_size == 8 || desc.block_size == 16 || desc.block_size == 32,
           "block_size must be 8, 16 or 32, not " + std::to_string(desc.block_size));
@@ -52,16 +48,6 @@ Overrides overrides_of(const pamx_overrides* given) {
   if (!given) return overrides();
   require(given->force_partition >= 0, "force_partition must be at least 0");
   return {given->disable_gqa_decode != 0, given->disable_nax != 0, given->force_partition};
-}
-
-void check_sequences(int32_t count, const int32_t* query_starts, const int32_t* context_lens) {
-  require(count >= 1 && query_starts[0] == 0, "a step has sequences, from token 0 on");
-  for (int32_t s = 0; s < count; ++s) {
-    const int64_t queries = int64_t{query_starts[s + 1]} - query_starts[s];
-    require(queries >= 1 && context_lens[s] >= queries,
-            "sequence " + std::to_string(s) + " has " + std::to_string(queries) +
-                " query tokens of " + std::to_string(context_lens[s]));
-  }
 }
 
 Ability asked(pamx_ability ability, void* context, const LaunchShape& shape) {
@@ -131,10 +117,12 @@ extern "C" int pamx_plan_gpu_attention(const pamx_gpu_attention_desc* desc,
 
 extern "C" void pamx_gpu_plan_free(pamx_gpu_plan* plan) { delete plan; }
 
-extern "C" const char* pamx_gpu_plan_text(const pamx_gpu_plan* plan) { return plan->text.c_str(); }
+extern "C" const char* pamx_gpu_plan_text(const pamx_gpu_plan* plan) {
+  return plan ? plan->text.c_str() : "";
+}
 
 extern "C" int64_t pamx_gpu_plan_scratch(const pamx_gpu_plan* plan) {
-  return plan->plan.scratch_bytes;
+  return plan ? plan->plan.scratch_bytes : 0;
 }
 
 extern "C" int pamx_gpu_plan_part_of(const pamx_gpu_plan* plan, int32_t part,
@@ -169,7 +157,7 @@ extern "C" int pamx_gpu_plan_turned_down(const pamx_gpu_plan* plan, int32_t part
 }
 
 extern "C" int32_t pamx_gpu_plan_launches(const pamx_gpu_plan* plan) {
-  return static_cast<int32_t>(plan->plan.dispatches.size());
+  return plan ? static_cast<int32_t>(plan->plan.dispatches.size()) : 0;
 }
 
 extern "C" int pamx_gpu_plan_launch_of(const pamx_gpu_plan* plan, int32_t i,

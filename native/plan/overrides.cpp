@@ -19,9 +19,13 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
+// Anything but a no is a yes.
 bool is_set(const char* name) {
-  const std::string value = variable(name);
-  return !value.empty() && value != "0";
+  std::string value = variable(name);
+  for (char& c : value) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return !value.empty() && value != "0" && value != "false" && value != "no" && value != "off";
 }
 
 struct Environment {

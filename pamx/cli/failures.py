@@ -6,7 +6,7 @@ import errno
 import os
 import traceback
 
-from pamx.cli.terminal import say
+from pamx.cli.terminal import say, settle_stdout
 from pamx.errors import PamxError
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
@@ -20,6 +20,8 @@ def report(error: BaseException) -> int:
     """
     if os.environ.get("PAMX_DEBUG", "0") not in ("", "0"):
         traceback.print_exception(error)
+    if isinstance(error, OSError):
+        settle_stdout()  # if it is stdout that failed, this message says so for all that is left
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):

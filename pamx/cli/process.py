@@ -11,6 +11,7 @@ from typing import NoReturn
 from pamx.cli.app import app
 from pamx.cli.engine_thread import was_started
 from pamx.cli.failures import report
+from pamx.cli.terminal import settle_stdout
 
 
 def run() -> NoReturn:
@@ -18,9 +19,7 @@ def run() -> NoReturn:
     _mend_streams()
     status = _status()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is over already
-    try:
-        sys.stdout.flush()
-    except OSError as error:
+    if error := settle_stdout():
         status = report(error)
     if was_started():
         sys.stderr.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -44,6 +45,23 @@ def write_json(value: Any) -> None:
     """Writes one JSON value to stdout, escaped if stdout's encoding is not a Unicode one."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     write(json.dumps(value, ensure_ascii=not unicode, indent=2) + "\n")
+
+
+def settle_stdout() -> OSError | None:
+    """Writes out what stdout still holds.
+
+    Returns:
+        Why that cannot be done, if so; the rest is then dropped, and nothing fails on it again.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):  # no descriptor: nothing will be flushed
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, sys.stdout.fileno())
+            os.close(sink)
+        return error
+    return None
 
 
 def say(text: str) -> None:

@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 
 from pamx.native.dispatch import DispatchKind
-from pamx.native.launch import DTYPES, Kernel, Launch, LaunchShape, launch_from, shape_from
+from pamx.native.launch import (
+    Kernel,
+    Launch,
+    LaunchShape,
+    dtype_number,
+    launch_from,
+    shape_from,
+)
 from pamx.native.loader import Library, check, library
 from pamx.native.ops import Int32Array
+from pamx.native.whole_numbers import int32, step_lengths
 
 # A kernel's dispatch for a shape, or a reason against it in one clause.
 Ability = Callable[[LaunchShape], Launch | str]
@@ -159,20 +167,21 @@ def plan_gpu_attention(
         ability: Stands in for the library's own kernels.
 
     Raises:
-        NativeError: no kernel serves, or what is forced cannot run, with each reason.
+        NativeError: no kernel serves, or what is forced cannot run, with each reason; or the
+            step is larger than any that is planned.
+        ValueError: a number is no int32, a dtype unknown, or the lengths differ in number.
     """
-    if len(query_lens) != len(context_lens):
-        raise ValueError(f"{len(query_lens)} query_lens and {len(context_lens)} context_lens")
+    starts, lens = step_lengths(query_lens, context_lens)
     native = library()
     ffi = native.ffi
     desc = ffi.new("pamx_gpu_attention_desc*")
-    desc.heads, desc.kv_heads, desc.k_dim, desc.v_dim = heads, kv_heads, k_dim, v_dim
-    desc.window, desc.block_size = window or 0, block_size
+    desc.heads, desc.kv_heads = int32("heads", heads), int32("kv_heads", kv_heads)
+    desc.k_dim, desc.v_dim = int32("k_dim", k_dim), int32("v_dim", v_dim)
+    desc.window, desc.block_size = int32("window", window or 0), int32("block_size", block_size)
     desc.mla, desc.softcap, desc.sinks = mla, softcap, sinks
-    desc.dtype, desc.pool_dtype = DTYPES[dtype], DTYPES[pool_dtype or dtype]
+    desc.dtype = dtype_number("dtype", dtype)
+    desc.pool_dtype = dtype_number("pool_dtype", pool_dtype or dtype)
     asked = _Asked(native, ability) if ability else None
-    starts = np.concatenate([[0], np.cumsum(query_lens)]).astype(np.int32)
-    lens = np.array(context_lens, np.int32)
     architecture = ffi.new("char[]", gpu.architecture.encode())
     machine = _machine(native, gpu, architecture)
     handle = ffi.new("pamx_gpu_plan**")
@@ -181,8 +190,8 @@ def plan_gpu_attention(
         machine,
         ffi.NULL if overrides is None else _overrides(native, overrides),
         len(lens),
-        ffi.from_buffer("int32_t[]", starts),
-        ffi.from_buffer("int32_t[]", lens),
+        ffi.new("int32_t[]", starts),
+        ffi.new("int32_t[]", lens),
         asked.callback if asked else ffi.NULL,
         ffi.NULL,
         handle,
@@ -256,11 +265,11 @@ def _machine(native: Library, gpu: Gpu, architecture: Any) -> Any:
     machine = native.ffi.new("pamx_gpu_machine*")
     if gpu.architecture:
         machine.architecture = architecture
-    machine.cores = gpu.cores or 0
+    machine.cores = int32("cores", gpu.cores or 0)
     machine.tensor_units = -1 if gpu.tensor_units is None else gpu.tensor_units
     machine.tensor_compiler = gpu.tensor_compiler
-    machine.threadgroup_memory = gpu.threadgroup_memory
-    machine.threadgroup_threads = gpu.threadgroup_threads
+    machine.threadgroup_memory = int32("threadgroup_memory", gpu.threadgroup_memory)
+    machine.threadgroup_threads = int32("threadgroup_threads", gpu.threadgroup_threads)
     return machine
 
 
@@ -268,7 +277,7 @@ def _overrides(native: Library, overrides: Overrides) -> Any:
     given = native.ffi.new("pamx_overrides*")
     given.disable_gqa_decode = overrides.disable_gqa_decode
     given.disable_nax = overrides.disable_nax
-    given.force_partition = overrides.force_partition
+    given.force_partition = int32("force_partition", overrides.force_partition)
     return given
 
 

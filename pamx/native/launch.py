@@ -7,6 +7,7 @@ from enum import IntEnum
 from typing import Any
 
 from pamx.native.loader import Library, check, library
+from pamx.native.whole_numbers import int32
 
 
 class Kernel(IntEnum):
@@ -26,6 +27,17 @@ class Kernel(IntEnum):
 
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
+
+
+def dtype_number(name: str, dtype: str) -> int:
+    """C's number of the dtype that the argument `name` gives.
+
+    Raises:
+        ValueError: it is none that the kernels have.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"{name} is {dtype!r}; the kernels have {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
 
 
 @dataclass(frozen=True)
@@ -80,12 +92,14 @@ def launch_of(shape: LaunchShape) -> Launch:
 
     Raises:
         NativeError: no specialisation of the kernel serves the shape, with the reason.
+        ValueError: a number is no int32, or a dtype unknown.
     """
     native = library()
     desc = native.ffi.new("pamx_launch_desc*")
     for name in LaunchShape.__annotations__:
         value = getattr(shape, name)
-        setattr(desc, name, DTYPES[value] if isinstance(value, str) else int(value))
+        number = dtype_number(name, value) if isinstance(value, str) else int32(name, value)
+        setattr(desc, name, number)
     made = native.ffi.new("pamx_launch*")
     check(native, native.lib.pamx_metal_launch(desc, made))
     return launch_from(native, made)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pamx.native.loader import check, library
+from pamx.native.whole_numbers import int32, step_lengths, whole
 
 
 @dataclass(frozen=True)
@@ -62,24 +63,23 @@ def plan_cpu_attention(
 
     Raises:
         NativeError: the geometry or a length cannot be served, or the partition that is forced on
-            this thread's calls cannot be had.
+            this thread's calls cannot be had; or the step is larger than any that is planned.
+        ValueError: a number is no int32, or the lengths differ in number.
     """
-    if len(query_lens) != len(context_lens):
-        raise ValueError(f"{len(query_lens)} query_lens and {len(context_lens)} context_lens")
+    starts, lens = step_lengths(query_lens, context_lens)
     native = library()
-    starts = [0]
-    for length in query_lens:
-        starts.append(starts[-1] + length)
     desc = native.ffi.new("pamx_cpu_attention_desc*")
-    desc.heads, desc.kv_heads, desc.k_dim, desc.v_dim = heads, kv_heads, k_dim, v_dim
-    desc.window, desc.threads, desc.l2_bytes = window or 0, threads or 0, l2_bytes or 0
-    desc.block_size = block_size
+    desc.heads, desc.kv_heads = int32("heads", heads), int32("kv_heads", kv_heads)
+    desc.k_dim, desc.v_dim = int32("k_dim", k_dim), int32("v_dim", v_dim)
+    desc.window, desc.threads = int32("window", window or 0), int32("threads", threads or 0)
+    desc.l2_bytes = whole("l2_bytes", l2_bytes or 0, 64)
+    desc.block_size = int32("block_size", block_size)
     plan = native.ffi.new("pamx_cpu_attention_plan*")
     status = native.lib.pamx_plan_cpu_attention(
         desc,
-        len(context_lens),
+        len(lens),
         native.ffi.new("int32_t[]", starts),
-        native.ffi.new("int32_t[]", list(context_lens)),
+        native.ffi.new("int32_t[]", lens),
         plan,
     )
     check(native, status)

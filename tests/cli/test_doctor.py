@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,11 @@ import pytest
 from pamx.cli.doctor.checks import IDS
 from pamx.cli.doctor.compute import gpu_core_count
 from pamx.cli.doctor.isolated import ending
+from pamx.cli.doctor.machine import check_instruction_set
 from pamx.cli.doctor.power import speed_limit
 from pamx.errors import NativeError
 
-from .conftest import Result, Run
+from .conftest import PAMX, Result, Run
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "pamx/cli/doctor/schema.json").read_text("utf-8"))
 SELF_TESTS = [name for name in IDS if name.startswith("self-test-")]
@@ -125,6 +128,8 @@ def test_a_hub_that_does_not_answer(run: Run) -> None:
         ("PAMX_NUM_THREADS", "many", "warn", "not a number from 1 to 1024"),
         ("PAMX_CPU_ISA", "sse2", "warn", "there are kernels for avx512"),
         ("PAMX_BLAS", "yes", "warn", "neither 0 nor 1"),
+        ("PAMX_CPU_ISA", "foo", "warn", "Correct or unset it"),
+        ("PAMX_FORCE_PARTITION", "256k", "fail", "not a number of tokens"),
         ("PAMX_WEIGHT_CACHE", "much", "fail", "not a size"),
         ("PAMX_HOME", "~nobody-of-this-name/x", "fail", "nobody-of-this-name"),
         ("PAMX_NUM_THREAD", "4", "warn", "Did you mean PAMX_NUM_THREADS?"),
@@ -216,6 +221,44 @@ def test_a_cache_that_cannot_be_written(run: Run, tmp_path: Path) -> None:
     rows = checks(run(*arguments, env={"PAMX_HOME": str(tmp_path / "file")}))
     assert rows["cache"]["status"] == "warn"
     assert "PAMX_HOME" in rows["cache"]["fix"]
+    for home, why in [(tmp_path / "file" / "x", "not a folder"), (tmp_path / ("x" * 300), "long")]:
+        rows = checks(run(*arguments, env={"PAMX_HOME": str(home)}))
+        assert rows["cache"]["status"] == "warn"
+        assert f"PAMX_HOME is {home}, which cannot be written" in rows["cache"]["message"]
+        assert why in rows["cache"]["message"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_without_the_native_library_metal_is_still_for_macs(run: Run) -> None:
+    result = run("doctor", "--json", "--check", "metal", env={"PAMX_DISABLE_NATIVE": "1"})
+    assert checks(result)["metal"]["status"] == "skip"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_is_said_once(environment: dict[str, str]) -> None:
+    for arguments in (["--check", "python"], ["--check", "python", "--json"]):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                [*PAMX, "doctor", *arguments],
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+                env=environment,
+            )
+        assert done.returncode == 1
+        assert done.stderr.count("Error: ") == 1
+        assert "is full" in done.stderr
+        assert "Exception ignored" not in done.stderr
+
+
+def test_faster_instruction_sets_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    flags = "fpu avx2 fma f16c avx512f avx512_vnni"
+    monkeypatch.setattr("pamx.cli.doctor.machine._cpuinfo", lambda _: flags)
+    row = check_instruction_set()
+    assert row.value == ["avx2", "fma", "f16c", "avx512f", "avx512_vnni"]
+    assert "avx512_vnni" in row.message
 
 
 def test_what_macos_prints_is_read() -> None:

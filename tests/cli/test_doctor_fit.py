@@ -254,6 +254,24 @@ def test_too_long_for_the_model(run: Run) -> None:
     assert result.returncode == 1
     assert fit["verdict"].startswith("No: smollm2-135m was made for 8,192 tokens")
     assert "at most 8,192" in fit["fix"]
+    assert fit["longest"] <= 8192
+
+
+@pytest.mark.parametrize(("context", "batch"), [(10**18, 1), (10**29, 4096)])
+def test_lengths_beyond_any_integer_of_c(run: Run, context: int, batch: int) -> None:
+    arguments = ("--model", "smollm2-135m", "--context", str(context), "--batch", str(batch))
+    fit, result = asked(run, *arguments)
+    assert result.returncode == 1
+    assert fit["verdict"].startswith("No: smollm2-135m was made for 8,192 tokens")
+    assert "Traceback" not in result.stderr
+    text = run("doctor", *arguments)
+    assert (text.returncode, text.stdout[:3]) == (1, "No:")
+
+
+def test_a_number_of_thousands_of_digits(run: Run) -> None:
+    result = run("doctor", "--model", "smollm2-135m", "--context", "9" * 5000)
+    assert result.returncode == 2
+    assert "one number" in result.stderr
 
 
 def test_a_damaged_config(run: Run, tmp_path: Path) -> None:

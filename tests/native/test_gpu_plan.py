@@ -453,7 +453,10 @@ def test_the_environment_is_read() -> None:
     assert asked(
         PAMX_DISABLE_GQA_DECODE="1", PAMX_DISABLE_NAX="1", PAMX_FORCE_PARTITION="512"
     ) == dataclasses.asdict(Overrides(True, True, 512))
-    assert asked(PAMX_DISABLE_GQA_DECODE="0", PAMX_FORCE_PARTITION="") == asked()
+    for no in ("0", "", "false", "No", "OFF"):
+        given = {"PAMX_DISABLE_GQA_DECODE": no, "PAMX_DISABLE_NAX": no, "PAMX_FORCE_PARTITION": ""}
+        assert asked(**given) == asked()
+    assert asked(PAMX_DISABLE_NAX="yes") == dataclasses.asdict(Overrides(disable_nax=True))
     for wrong in ("many", "-1", "256k", "99999999999"):
         assert f"PAMX_FORCE_PARTITION is '{wrong}'" in asked(PAMX_FORCE_PARTITION=wrong)
 

@@ -6,6 +6,36 @@
 #include "cpu/worker_pool.hpp"
 #include "plan/cpu_attention.hpp"
 #include "plan/overrides.hpp"
+#include "plan/step_limits.hpp"
+
+namespace {
+
+constexpr int32_t kMostThreads = 1024;
+// Query tokens times heads: there is an item of work for every few of them.
+constexpr int64_t kMostRows = int64_t{1} << 26;
+constexpr int64_t kMostWork = int64_t{1} << 60;  // multiply-adds, some of them counted twice
+
+void check_work(const pamx_cpu_attention_desc& desc, int32_t num_sequences,
+                const int32_t* query_starts, const int32_t* context_lens) {
+  const int64_t tokens = query_starts[num_sequences];
+  pamx::require(tokens * desc.heads <= kMostRows,
+                std::to_string(tokens) + " query tokens of " + std::to_string(desc.heads) +
+                    " heads are " + std::to_string(tokens * desc.heads) +
+                    " query rows; the most that can be planned for a CPU are " +
+                    std::to_string(kMostRows));
+  int64_t seen = 0;
+  for (int32_t s = 0; s < num_sequences; ++s) {
+    seen += (int64_t{query_starts[s + 1]} - query_starts[s]) * context_lens[s];
+  }
+  const int64_t each = 2 * int64_t{desc.heads} * (int64_t{desc.k_dim} + desc.v_dim);
+  pamx::require(seen <= kMostWork / each,
+                "the step is too much work to be planned: " + std::to_string(tokens) +
+                    " query tokens see " + std::to_string(seen) + " positions with " +
+                    std::to_string(desc.heads) + " heads; the most are " +
+                    std::to_string(kMostWork / each));
+}
+
+}  // namespace
 
 extern "C" int pamx_plan_cpu_attention(const pamx_cpu_attention_desc* desc, int32_t num_sequences,
                                        const int32_t* query_starts, const int32_t* context_lens,
@@ -17,18 +47,14 @@ extern "C" int pamx_plan_cpu_attention(const pamx_cpu_attention_desc* desc, int3
     require(dim_is_served(desc->k_dim) && dim_is_served(desc->v_dim),
             "head sizes must be multiples of 8 up to 512, not " + std::to_string(desc->k_dim) +
                 " and " + std::to_string(desc->v_dim));
-    require(desc->kv_heads >= 1 && desc->heads >= 1 && desc->heads % desc->kv_heads == 0,
-            std::to_string(desc->heads) + " query heads are not a multiple of " +
-                std::to_string(desc->kv_heads) + " KV heads");
+    pamx::plan::check_heads(desc->heads, desc->kv_heads, desc->k_dim, desc->v_dim);
     require(desc->window >= 0 && desc->threads >= 0 && desc->l2_bytes >= 0,
             "window, threads and l2_bytes must be at least 0");
-    require(num_sequences >= 1 && query_starts[0] == 0, "a step has sequences, from token 0 on");
-    for (int32_t s = 0; s < num_sequences; ++s) {
-      const int64_t queries = int64_t{query_starts[s + 1]} - query_starts[s];
-      require(queries >= 1 && context_lens[s] >= queries,
-              "sequence " + std::to_string(s) + " has " + std::to_string(queries) +
-                  " query tokens of " + std::to_string(context_lens[s]));
-    }
+    require(desc->threads <= kMostThreads, "threads must be at most " +
+                                               std::to_string(kMostThreads) + ", not " +
+                                               std::to_string(desc->threads));
+    pamx::plan::check_sequences(num_sequences, query_starts, context_lens);
+    check_work(*desc, num_sequences, query_starts, context_lens);
     const int32_t forced = pamx::plan::overrides().force_partition;
     if (forced > 0) {
       require(desc->block_size >= 1, "block_size must be at least 1 where a partition is forced");

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pamx.cli.doctor.fit import Question
 
 SCHEMA_VERSION = 1  # of schema.json
+_MOST_DIGITS = 40  # of a number of tokens
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
 Checks = Annotated[
@@ -195,9 +196,10 @@ def _check_usage(ctx: typer.Context, use: str) -> None:
 
 
 def _tokens(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
+    if len(text) > _MOST_DIGITS or not text.isdecimal() or int(text) < 1:
+        shown = text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
         raise typer.BadParameter(
-            f"with --model it is one number of at least 1, not {text!r}.", param_hint="--context"
+            f"with --model it is one number of at least 1, not {shown!r}.", param_hint="--context"
         )
     return int(text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable
 
 from pamx.cli.doctor.row import Row, Status
@@ -34,6 +35,14 @@ def _home() -> None:
     cache_root()
 
 
+def _partition() -> None:
+    text = os.environ.get("PAMX_FORCE_PARTITION", "")
+    if text and not (re.fullmatch("[0-9]{1,10}", text) and int(text) < 2**31):
+        raise PamxError(
+            f"PAMX_FORCE_PARTITION is {text!r}, not a number of tokens.", "Correct or unset it."
+        )
+
+
 def _blas() -> None:
     if os.environ.get("PAMX_BLAS", "") not in ("", "0", "1"):
         raise PamxError(
@@ -47,6 +56,7 @@ _CHECKED: dict[str, tuple[Status, Callable[[], None]]] = {
     "PAMX_WEIGHT_CACHE": ("fail", _weight_cache),
     "PAMX_NUM_THREADS": ("warn", _threads),
     "PAMX_CPU_ISA": ("warn", _isa),
+    "PAMX_FORCE_PARTITION": ("fail", _partition),
     "PAMX_BLAS": ("warn", _blas),
 }
 _SWITCHES = ("PAMX_DEBUG", "PAMX_NO_NATIVE", "PAMX_WERROR")

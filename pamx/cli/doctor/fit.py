@@ -81,7 +81,8 @@ class Fit:
         first_start: The most at the first start, which packs the weights; None: that is done.
         buffer_cache, margin, limit: Left for reusable buffers; left alone; what may be used.
         limited_by: What sets the limit, in words.
-        longest: Tokens that a sequence could have, `batch` of them at a time.
+        longest: Tokens that a sequence could have, `batch` of them at a time: what fits, and no
+            more than the model was made for.
         largest_batch: Sequences of `context` tokens that would fit.
         trained: Tokens that the model was made for; None: unknown.
         attention: The plan of its attention, a paragraph a kind of step.
@@ -343,7 +344,7 @@ class _Inquiry:
             margin=budget.margin,
             limit=budget.limit,
             limited_by=limited_by,
-            longest=longest,
+            longest=min(longest, self.trained or longest),
             largest_batch=largest,
             trained=self.trained,
             attention=self._attention(context, batch),
@@ -462,8 +463,8 @@ class _Inquiry:
                         [context] * len(lengths),
                         window=g.window,
                     )
-                except NativeError as error:
-                    plans.append(f"{title}: {error.message}")
+                except (NativeError, ValueError) as error:  # far more tokens than can be planned
+                    plans.append(f"{title}: {error}")
                     continue
                 which = f"{heads} heads on {g.kv_heads} of {g.k_dim}"
                 which += f", window {g.window:,}" if g.window else ""

@@ -15,6 +15,7 @@ from pamx.native.threads import usable_cpus
 
 _LOW_MEMORY = 1 << 30
 _X86_WANTED = ("avx2", "fma", "f16c")
+_X86_MORE = ("avx512f", "avx512_vnni")  # faster kernels
 
 
 def check_system() -> Row:
@@ -51,7 +52,7 @@ def check_instruction_set() -> Row:
             f"The processor has no {', '.join(missing)}: portable kernels serve, slower.",
             sorted(flags.intersection(_X86_WANTED)),
         )
-    found = [*_X86_WANTED, *(["avx512f"] if "avx512f" in flags else [])]
+    found = [*_X86_WANTED, *(flag for flag in _X86_MORE if flag in flags)]
     return Row("instruction-set", "ok", f"{', '.join(found)}.", found)
 
 

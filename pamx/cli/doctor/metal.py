@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Any
 
@@ -26,6 +27,8 @@ def check_metal() -> Row:
             return Row("metal", "skip", f"This build has none. {PROVED}. {_REPORT}", value)
         gpu = metal_gpu()
     except NativeError as error:
+        if sys.platform != "darwin" and not value["built"]:
+            return Row("metal", "skip", f"Metal is for Macs. {PROVED}. {_REPORT}", value)
         return Row("metal", "warn", f"{error.message} {PROVED}.", value, error.hint or _REPORT)
     value |= asdict(gpu)
     cores = f"{gpu.cores} cores" if gpu.cores else "an unknown number of cores"

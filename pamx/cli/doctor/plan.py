@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pamx.native.gpu_plan import GpuAttentionPlan
 
 _LARGEST = 1 << 30
+_MOST = {"--cores": 1 << 20, "--window": _LARGEST, "--new": 1 << 24}
+_BLOCK_SIZES = (8, 16, 32)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ def explain(question: Question, json: bool) -> None:
 
     geometry = _numbers("--heads", question.heads, (3, 4))
     heads, kv_heads, k_dim, v_dim = geometry if len(geometry) == 4 else (*geometry, geometry[2])
+    if heads % kv_heads:
+        raise typer.BadParameter(
+            f"{heads} query heads are not a multiple of {kv_heads} KV heads.", param_hint="--heads"
+        )
+    _check_sizes(question)
     context = _numbers("--context", question.context)
     if len(context) == 1:
         context *= question.batch
@@ -117,9 +124,25 @@ def explain(question: Question, json: bool) -> None:
         show((title, "plan"), rows)
 
 
+def _check_sizes(question: Question) -> None:
+    given = {"--cores": question.cores, "--window": question.window, "--new": question.new}
+    for option, number in given.items():
+        if number is not None and number > _MOST[option]:
+            raise typer.BadParameter(
+                f"{number} is more than {_MOST[option]}, the most that is planned for.",
+                param_hint=option,
+            )
+    if question.block_size not in _BLOCK_SIZES:
+        raise typer.BadParameter(
+            f"a block has 8, 16 or 32 tokens, not {question.block_size}.",
+            param_hint="--block-size",
+        )
+
+
 def _numbers(option: str, text: str, counts: tuple[int, ...] = ()) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    right = all(part.isascii() and part.isdigit() and 1 <= int(part) < _LARGEST for part in parts)
+    right = all(re.fullmatch("[0-9]{1,10}", part) for part in parts)
+    right = right and all(1 <= int(part) < _LARGEST for part in parts)
     if not right or (counts and len(parts) not in counts):
         wanted = "query heads, KV heads and head size" if counts else "numbers of tokens"
         raise typer.BadParameter(

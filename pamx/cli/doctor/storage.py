@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -103,22 +104,48 @@ def _ask(endpoint: str) -> None:
         error.close()
 
 
+def _exists(place: Path) -> bool:
+    try:
+        return place.exists()
+    except OSError:  # a name too long, a folder that may not be looked into
+        return False
+
+
+def _against_writing(folder: Path, place: Path) -> str:
+    """Why `folder` cannot be made and written in `place`, which is there; "" if it can."""
+    if not place.is_dir():
+        return f"{place} is not a folder"
+    try:
+        if place != folder:
+            (place / folder.relative_to(place).parts[0]).lstat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return error.strerror or str(error)
+    try:
+        with tempfile.TemporaryFile(dir=place):  # has no name where the system can do without
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
+
+
 def _folder(name: str, folder: Path, variable: str) -> Row:
     """Whether a cache folder, or what it will be made in, can be written and has room."""
     place = folder
-    while not place.exists() and place != place.parent:
+    while not _exists(place) and place != place.parent:
         place = place.parent
     disk = shutil.disk_usage(place)
     free = disk.free
     value = {"path": str(folder), "free": free, "total": disk.total}
     elsewhere = f"or set {variable} to another folder."
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+    if why := _against_writing(folder, place):
+        what = f"{variable} is {folder}, which" if os.environ.get(variable) else str(folder)
         return Row(
             name,
             "warn",
-            f"{folder} cannot be written: no model can be added.",
+            f"{what} cannot be written ({why}): no model can be added.",
             value,
-            f"Fix the permissions of {place}, {elsewhere}",
+            f"Make {place} a folder that can be written, {elsewhere}",
         )
     message = f"{folder}, {bytes_text(free)} free."
     if free < _LOW_DISK:
