@@ -253,7 +253,9 @@ class Program:
             while left:
                 self._await(pipe, selectors.EVENT_WRITE, "reads nothing")
                 left = left[os.write(pipe.fileno(), left) :]
-        except (BrokenPipeError, ValueError) as error:
+        except BrokenPipeError:
+            return  # what it said before it ended tells more
+        except ValueError as error:
             raise self._ended() from error
 
     def _answers(self) -> Iterator[dict[str, Any]]:

@@ -8,12 +8,15 @@ compiled again only when a source or a flag has changed.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -158,7 +161,7 @@ def _compile(source: Path, flags: list[str], headers: str) -> Path:
     ).hexdigest()[:16]
     target = OUT / f"{source.stem}-{digest}.o"
     if not target.exists():
-        partial = target.with_suffix(".tmp")
+        partial = target.with_suffix(f".{os.getpid()}.tmp")
         _run([*command, "-c", str(source), "-o", str(partial)])
         partial.rename(target)
     return target
@@ -169,10 +172,11 @@ def _link(
 ) -> Path:
     target, record = OUT / name, OUT / f"{name}.inputs"
     inputs = "\n".join([*map(str, objects), *flags, *(str(n.stat().st_mtime_ns) for n in needs)])
-    if not target.exists() or not record.exists() or record.read_text() != inputs:
-        command = [CLANG, *map(str, objects), "-o", str(target), *flags]
-        _run([*command, f"-L{GCC}", *_LIBRARIES])
-        record.write_text(inputs)
+    with FileLock(OUT / "lock"):  # tests run in several processes
+        if not target.exists() or not record.exists() or record.read_text() != inputs:
+            command = [CLANG, *map(str, objects), "-o", str(target), *flags]
+            _run([*command, f"-L{GCC}", *_LIBRARIES])
+            record.write_text(inputs)
     return target
 
 

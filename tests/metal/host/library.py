@@ -309,7 +309,10 @@ def _compiler(ffi: Any) -> Any:
         folder = build.OUT / "sources"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{hashlib.sha256(text).hexdigest()[:24]}.metal"
-        path.write_bytes(text)
+        if not path.exists():  # whole or not at all: another process may read it
+            partial = path.with_suffix(f".{os.getpid()}")
+            partial.write_bytes(text)
+            partial.replace(path)
         try:
             # 196609 is Metal 3.1: two halves of 16 bits.
             number = (language >> 16) * 100 + (language & 0xFFFF) * 10
