@@ -4,8 +4,8 @@
 // score in units of log2, the sum of exp2(score - largest), and the values weighted by those
 // exponentials, all from a fresh start; partitions are folded into a row in ascending order by
 // fold(), as in Milakov and Gimelshein, "Online normalizer calculation for softmax"
-// (arXiv:1805.02867). Inside a partition a score is a sum over Wide lanes, and an output is a
-// sum over tokens in ascending order.
+// (arXiv:1805.02867). Inside a partition a score is a sum over eight lanes, and an output is a sum
+// over tokens in ascending order.
 //
 // So a row's bits depend on its own query, its own keys and values and their absolute positions
 // alone. There are two ways to walk the pages, one for few rows and one for many; both call the
@@ -91,121 +91,78 @@ constexpr int32_t kScoreStep = 4;
 // Rows that share one load of a key or a value.
 constexpr int32_t kRowBlock = 4;
 
-// out[r * stride + t] = the sum of acc[r][t].
-#if defined(PAMX_SIMD_AVX512)
-constexpr int score_tokens(int) { return 4; }
-
-template <int R, int T>
-static inline void store_sums(const Wide (&acc)[R][T], float* out, int64_t stride) {
-  static_assert(T == 4);
-  __m512 quads[R];  // a quarter for each token, of sums of four
-  for (int r = 0; r < R; ++r) {
-    const auto halves = [](__m512 a, __m512 b) {
-      return _mm512_add_ps(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
-    };
-    const __m512 ab = halves(acc[r][0].v.v, acc[r][1].v.v);
-    // The upper half came out of an addition with its operands exchanged, which changes no bit.
-    const __m512 cd = halves(acc[r][2].v.v, acc[r][3].v.v);
-    quads[r] =
-        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
-  }
-  const auto pairs = [&](int a, int b) {
-    a = a < R ? a : R - 1;
-    b = b < R ? b : R - 1;
-    return _mm512_add_ps(_mm512_shuffle_ps(quads[a], quads[b], 0x44),
-                         _mm512_shuffle_ps(quads[a], quads[b], 0xee));
-  };
-  const __m512 p01 = pairs(0, 1);
-  const __m512 p23 = R > 2 ? pairs(2, 3) : p01;
-  const __m512 sums =
-      _mm512_add_ps(_mm512_shuffle_ps(p01, p23, 0x88), _mm512_shuffle_ps(p01, p23, 0xdd));
-  const __m512 by_row = _mm512_permutexvar_ps(
-      _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), sums);
-  _mm_storeu_ps(out, _mm512_castps512_ps128(by_row));
-  if constexpr (R > 1) _mm_storeu_ps(out + stride, _mm512_extractf32x4_ps(by_row, 1));
-  if constexpr (R > 2) _mm_storeu_ps(out + 2 * stride, _mm512_extractf32x4_ps(by_row, 2));
-  if constexpr (R > 3) _mm_storeu_ps(out + 3 * stride, _mm512_extractf32x4_ps(by_row, 3));
+#if defined(PAMX_SIMD_AVX2)
+// In each 128-bit part on its own: the sums of a's, b's, c's and d's four lanes.
+static inline __m256 sums_of_fours(__m256 a, __m256 b, __m256 c, __m256 d) {
+  const __m256 ab = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+  const __m256 cd = _mm256_add_ps(_mm256_shuffle_ps(c, d, 0x44), _mm256_shuffle_ps(c, d, 0xee));
+  return _mm256_add_ps(_mm256_shuffle_ps(ab, cd, 0x88), _mm256_shuffle_ps(ab, cd, 0xdd));
 }
-#elif defined(PAMX_SIMD_AVX2)
-constexpr int score_tokens(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
-template <int R, int T>
-static inline void store_sums(const Wide (&acc)[R][T], float* out, int64_t stride) {
-  constexpr int kCount = R * T;
-  __m256 x[4];
-  for (int i = 0; i < 4; ++i) {
-    const int j = i < kCount ? i : kCount - 1;
-    x[i] = fold_halves(acc[j / T][j % T]).v;
-  }
-  const auto quarters = [](__m256 a, __m256 b) {
-    return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-  };
-  const __m256 a = quarters(x[0], x[1]);
-  const __m256 b = quarters(x[2], x[3]);
-  const __m256 c = _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
-  const __m256 d = _mm256_add_ps(_mm256_shuffle_ps(c, c, 0x88), _mm256_shuffle_ps(c, c, 0xdd));
-  float lanes[8];  // sums 0, 2 and 1, 3
-  _mm256_storeu_ps(lanes, d);
-  for (int i = 0; i < kCount; ++i) out[i / T * stride + i % T] = lanes[i / 2 + i % 2 * 4];
-}
-#else
-constexpr int score_tokens(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
-
-template <int R, int T>
-static inline void store_sums(const Wide (&acc)[R][T], float* out, int64_t stride) {
-  for (int r = 0; r < R; ++r) {
-    for (int t = 0; t < T; ++t) out[r * stride + t] = sum(acc[r][t]);
-  }
+// a's halves added, and above them b's.
+static inline __m256 fold_two(F8 a, F8 b) {
+  return _mm256_add_ps(_mm256_blend_ps(a.v, b.v, 0xf0), _mm256_permute2f128_ps(a.v, b.v, 0x21));
 }
 #endif
 
-template <int R, class Keys>
-static inline void score_step(const float* queries, int64_t query_stride, const Keys& keys,
-                              int32_t dim, float* out, int64_t out_stride) {
-  constexpr int T = score_tokens(R);
-  for (int first = 0; first < kScoreStep; first += T) {
-    Wide acc[R][T];
-    for (int r = 0; r < R; ++r) {
-      for (int t = 0; t < T; ++t) acc[r][t] = Wide::splat(0.0f);
-    }
-    int32_t d = 0;
-    for (; d + kWideLanes <= dim; d += kWideLanes) {
-      Wide key[T];
-      for (int t = 0; t < T; ++t) {
-        key[t] = keys.load16(first + t, d);
-        keys.prefetch(first + t, d);
-      }
-      for (int r = 0; r < R; ++r) {
-        const Wide q = Wide::load(queries + r * query_stride + d);
-        for (int t = 0; t < T; ++t) acc[r][t] = fma(q, key[t], acc[r][t]);
-      }
-    }
-    if (d < dim) {
-      const F8 zero = F8::splat(0.0f);
-      for (int r = 0; r < R; ++r) {
-        const Wide q = Wide::of_halves(F8::load(queries + r * query_stride + d), zero);
-        for (int t = 0; t < T; ++t) {
-          acc[r][t] = fma(q, Wide::of_halves(keys.load8(first + t, d), zero), acc[r][t]);
-        }
-      }
-    }
-    store_sums<R, T>(acc, out + first, out_stride);
+// out[r * stride + t] = sum(acc[r][t]).
+template <int R>
+static inline void store_sums(const F8 (&acc)[R][kScoreStep], float* out, int64_t stride) {
+#if defined(PAMX_SIMD_AVX2)
+  static_assert(kScoreStep == 4);
+  for (int r = 0; r < R; r += 2) {  // the additions of sum(), for two rows of four tokens at once
+    const auto& x = acc[r];
+    const auto& y = acc[r + 1 < R ? r + 1 : r];
+    const __m256 sums = sums_of_fours(fold_two(x[0], y[0]), fold_two(x[1], y[1]),
+                                      fold_two(x[2], y[2]), fold_two(x[3], y[3]));
+    _mm_storeu_ps(out + r * stride, _mm256_castps256_ps128(sums));
+    if (r + 1 < R) _mm_storeu_ps(out + (r + 1) * stride, _mm256_extractf128_ps(sums, 1));
   }
+#else
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < kScoreStep; ++t) out[r * stride + t] = sum(acc[r][t]);
+  }
+#endif
+}
+
+// Eight lanes, also where there are sixteen: adding up sixteen costs more than they save.
+template <int R, class Keys>
+static inline void score_step(const float* queries, const Keys& keys, int32_t dim, float* out,
+                              int64_t out_stride) {
+  F8 acc[R][kScoreStep];
+  for (int r = 0; r < R; ++r) {
+    for (int t = 0; t < kScoreStep; ++t) acc[r][t] = F8::splat(0.0f);
+  }
+  for (int32_t d = 0; d < dim; d += 8) {
+    F8 q[R];
+    for (int r = 0; r < R; ++r) q[r] = F8::load(queries + int64_t{r} * dim + d);
+    for (int t = 0; t < kScoreStep; ++t) {
+      const F8 key = keys.load8(t, d);
+      keys.prefetch(t, d);
+      for (int r = 0; r < R; ++r) acc[r][t] = fma(q[r], key, acc[r][t]);
+    }
+  }
+  store_sums<R>(acc, out, out_stride);
 }
 
 // out[r][t] = queries[r] . keys[t] for `rows` of at most kRowBlock and kScoreStep tokens.
 template <class Keys>
-static inline void score(int32_t rows, const float* queries, int64_t query_stride, const Keys& keys,
-                         int32_t dim, float* out, int64_t out_stride) {
+static inline void score(int32_t rows, const float* queries, const Keys& keys, int32_t dim,
+                         float* out, int64_t out_stride) {
   switch (rows) {
     case 1:
-      return score_step<1>(queries, query_stride, keys, dim, out, out_stride);
+      return score_step<1>(queries, keys, dim, out, out_stride);
     case 2:
-      return score_step<2>(queries, query_stride, keys, dim, out, out_stride);
+      return score_step<2>(queries, keys, dim, out, out_stride);
     case 3:
-      return score_step<3>(queries, query_stride, keys, dim, out, out_stride);
+      return score_step<3>(queries, keys, dim, out, out_stride);
     default:
-      return score_step<4>(queries, query_stride, keys, dim, out, out_stride);
+#if defined(PAMX_SIMD_AVX512)
+      return score_step<4>(queries, keys, dim, out, out_stride);
+#else  // registers hold the accumulators of three rows
+      score_step<2>(queries, keys, dim, out, out_stride);
+      return score_step<2>(queries + int64_t{2} * dim, keys, dim, out + 2 * out_stride, out_stride);
+#endif
   }
 }
 
@@ -517,7 +474,7 @@ struct FewRows {
   const View& view;
   float* queries;
   float* scores;
-  int32_t query_stride, heads;
+  int32_t heads;
 
   // One of the two pools, and the tokens of it that a partition needs.
   struct Part {
@@ -597,9 +554,9 @@ struct FewRows {
       for (int32_t t = 0; t < step && at + t < last; t += kScoreStep) {
         for (int32_t r = 0; r < rows; r += kRowBlock) {
           const int64_t row = int64_t{h} * rows + r;
-          score(rows - r < kRowBlock ? rows - r : kRowBlock, queries + row * query_stride,
-                query_stride, key_rows.from(t), a.k_dim,
-                scores + row * view.partition + (at + t - start), view.partition);
+          score(rows - r < kRowBlock ? rows - r : kRowBlock, queries + row * a.k_dim,
+                key_rows.from(t), a.k_dim, scores + row * view.partition + (at + t - start),
+                view.partition);
         }
       }
     });
@@ -634,7 +591,6 @@ struct ManyRows {
   float* queries;
   float* scores;
   float* buffer;  // [partition, the larger of the padded dims]
-  int32_t query_stride;
 
   static constexpr int32_t kScoreTokens = 16;
   static constexpr int32_t kValueTokens = 64;
@@ -675,7 +631,7 @@ struct ManyRows {
         const int32_t end = view.end((r + count - 1) / view.group, start);
         for (int32_t u = t; u < t + kScoreTokens && u < end; u += kScoreStep) {
           if (u + kScoreStep <= begin) continue;
-          score(count, queries + int64_t{r} * query_stride, query_stride, keys.from(u), a.k_dim,
+          score(count, queries + int64_t{r} * a.k_dim, keys.from(u), a.k_dim,
                 scores + int64_t{r} * view.partition + u, view.partition);
         }
       }
@@ -702,9 +658,8 @@ static void attend_as(const AttentionWork& work, const AttentionItem& item, floa
   const auto& a = view.call;
   const int32_t heads = item.last_head - item.first_head;
   const int64_t rows = int64_t{heads} * view.rows;
-  const int32_t query_stride = (a.k_dim + kWideLanes - 1) / kWideLanes * kWideLanes;
   float* queries = scratch;
-  float* scores = queries + rows * query_stride;
+  float* scores = queries + rows * a.k_dim;
   const Partials part = partials_at(scores + rows * view.partition, rows, a.v_dim);
   const Partials state = partials_at(part.out + rows * (a.v_dim + 2), rows, a.v_dim);
   float* buffer = state.out + rows * (a.v_dim + 2);
@@ -722,11 +677,11 @@ static void attend_as(const AttentionWork& work, const AttentionItem& item, floa
   const int64_t low = a.window > 0 ? int64_t{view.first_position} - a.window + 1 : 0;
   if (item.few_rows) {
     const int32_t start = item.first_partition * view.partition;
-    FewRows<Format>{view, queries, scores, query_stride, heads}.begin(
+    FewRows<Format>{view, queries, scores, heads}.begin(
         low > start ? static_cast<int32_t>(low) : start, last_position + 1);
   }
   for (int64_t r = 0; r < rows; ++r) {
-    load_query(a, view.first_token + token_of(r), head_of(r), queries + r * query_stride);
+    load_query(a, view.first_token + token_of(r), head_of(r), queries + r * a.k_dim);
     if (item.partials < 0) begin_row(a, state, r, head_of(r));
   }
   for (int32_t p = item.first_partition; p < item.last_partition; ++p) {
@@ -736,11 +691,10 @@ static void attend_as(const AttentionWork& work, const AttentionItem& item, floa
         last_position + 1 < start + view.partition ? last_position + 1 : start + view.partition;
     if (item.few_rows) {
       const bool more = p + 1 < item.last_partition;
-      FewRows<Format>{view, queries, scores, query_stride, heads}.partition(
+      FewRows<Format>{view, queries, scores, heads}.partition(
           start, first, last, more ? last_position + 1 : last, part);
     } else {
-      ManyRows<Format>{view, queries, scores, buffer, query_stride}.partition(start, first, last,
-                                                                              part);
+      ManyRows<Format>{view, queries, scores, buffer}.partition(start, first, last, part);
     }
     if (item.partials < 0) {
       for (int64_t r = 0; r < rows; ++r) fold(state, r, part, r, a.v_dim);

@@ -338,9 +338,6 @@ struct Wide {
   static inline Wide load(const float* p) { return {F16::load(p)}; }
   static inline Wide load_float16(const uint16_t* p) { return {F16::load_float16(p)}; }
   static inline Wide load_bfloat16(const uint16_t* p) { return {F16::load_bfloat16(p)}; }
-  static inline Wide of_halves(F8 low, F8 high) {
-    return {{_mm512_insertf32x8(_mm512_castps256_ps512(low.v), high.v, 1)}};
-  }
 #else
   F8 low, high;
   static inline Wide splat(float x) { return {F8::splat(x), F8::splat(x)}; }
@@ -351,7 +348,6 @@ struct Wide {
   static inline Wide load_bfloat16(const uint16_t* p) {
     return {F8::load_bfloat16(p), F8::load_bfloat16(p + 8)};
   }
-  static inline Wide of_halves(F8 low, F8 high) { return {low, high}; }
 #endif
 };
 
