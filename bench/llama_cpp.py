@@ -47,7 +47,7 @@ from pamx.engine.request import Request
 
 PARTS = ("decode", "prefill", "together", "batch")
 DEPTHS, PROMPTS = (128, 1024, 4096, 8192), (512, 2048)
-TOKENS = 32
+TOKENS = 64
 SEQUENCES, EACH_PROMPT, EACH_TOKENS = 16, 128, 32
 REQUESTS, MLX_LM_TAKES_EVERY = 64, 4
 HERE = Path(__file__).parent
