@@ -1,6 +1,7 @@
 // Status codes, messages and the guard that keeps C++ exceptions from crossing the C interface.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -32,6 +33,16 @@ class Error : public std::runtime_error {
 
 inline void require(bool condition, const std::string& message) {
   if (!condition) throw Error(PAMX_INVALID_ARGUMENT, message);
+}
+
+// Without a string, or with a function that makes it: what is checked for every token of every
+// layer must not write messages that nobody reads.
+inline void require(bool condition, const char* message) {
+  if (!condition) throw Error(PAMX_INVALID_ARGUMENT, message);
+}
+template <std::invocable Message>
+void require(bool condition, Message&& message) {
+  if (!condition) throw Error(PAMX_INVALID_ARGUMENT, message());
 }
 
 void set_last_error(const char* message) noexcept;

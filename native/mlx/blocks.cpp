@@ -83,10 +83,14 @@ void check_block_pool(const mx::array& pool, const char* name, const Batch& batc
                       int32_t dim) {
   check_pool(pool, name);
   const mx::Shape want{batch.num_blocks, batch.block_size, kv_heads, dim};
-  require(pool.shape() == want, std::string(name) + " has shape " + shape_string(pool.shape()) +
-                                    " instead of " + shape_string(want));
-  require(served_dtype(pool.dtype()), std::string(name) + " is " + dtype_string(pool.dtype()) +
-                                          "; float32, float16 and bfloat16 are served");
+  require(pool.shape() == want, [&] {
+    return std::string(name) + " has shape " + shape_string(pool.shape()) + " instead of " +
+           shape_string(want);
+  });
+  require(served_dtype(pool.dtype()), [&] {
+    return std::string(name) + " is " + dtype_string(pool.dtype()) +
+           "; float32, float16 and bfloat16 are served";
+  });
 }
 
 std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::AttentionBlock>& block,
@@ -96,14 +100,17 @@ std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::Attentio
   check_rows_of(x, "x");
   const int32_t tokens = batch->num_tokens(), width = block->width();
   require(x.shape() == mx::Shape{1, tokens, width} || x.shape() == mx::Shape{tokens, 1, width},
-          "x has shape " + shape_string(x.shape()) + " instead of " +
-              shape_string({1, tokens, width}) + " or " + shape_string({tokens, 1, width}));
+          [&] {
+            return "x has shape " + shape_string(x.shape()) + " instead of " +
+                   shape_string({1, tokens, width}) + " or " + shape_string({tokens, 1, width});
+          });
   require(window >= 0, "window must be at least 0");
   check_block_pool(key_pool, "key_pool", *batch, block->kv_heads, block->head_dim);
   check_block_pool(value_pool, "value_pool", *batch, block->kv_heads, block->v_dim);
-  require(key_pool.dtype() == value_pool.dtype(), "the pools are " +
-                                                      dtype_string(key_pool.dtype()) + " and " +
-                                                      dtype_string(value_pool.dtype()));
+  require(key_pool.dtype() == value_pool.dtype(), [&] {
+    return "the pools are " + dtype_string(key_pool.dtype()) + " and " +
+           dtype_string(value_pool.dtype());
+  });
   const int32_t partition = cpu::queue(
       {block->heads, block->kv_heads, block->head_dim, block->v_dim, window}, batch->block_size);
   return mx::array::make_arrays(
@@ -115,9 +122,10 @@ std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::Attentio
 
 mx::array mlp_block(const std::shared_ptr<const cpu::MlpBlock>& block, const mx::array& x) {
   check_rows_of(x, "x");
-  require(x.shape(-1) == block->inputs(), "x's rows have " + std::to_string(x.shape(-1)) +
-                                              " elements instead of " +
-                                              std::to_string(block->inputs()));
+  require(x.shape(-1) == block->inputs(), [&] {
+    return "x's rows have " + std::to_string(x.shape(-1)) + " elements instead of " +
+           std::to_string(block->inputs());
+  });
   mx::Shape shape = x.shape();
   shape.back() = block->outputs();
   return mx::array(shape, x.dtype(), std::make_shared<MlpBlock>(cpu_stream(), block), {x});

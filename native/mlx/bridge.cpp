@@ -84,12 +84,12 @@ void probe(pamx_object object, uintptr_t data, int32_t ndim, const int32_t* shap
 
 mlx::core::array& array_of(pamx_object object, const char* name) {
   require(object_size > 0, "pamx_bridge_configure has not been called");
-  require(object != 0, std::string(name) + " is null");
+  require(object != 0, [&] { return std::string(name) + " is null"; });
   auto* base = reinterpret_cast<char*>(object);
   const InstanceHeader header = header_of(base);
   require((header.flags & (kStateMask | kDirect)) == (kReady | kDirect) &&
               header.offset > object_size && header.offset < array_size,
-          std::string(name) + " is not an mlx.core.array");
+          [&] { return std::string(name) + " is not an mlx.core.array"; });
   return *reinterpret_cast<mlx::core::array*>(base + header.offset);
 }
 

@@ -191,11 +191,13 @@ class Embedding : public CpuPrimitive {
 mx::array linear(MatrixRef matrix, int32_t compute, const mx::array& x) {
   require(compute == PAMX_FAST || compute == PAMX_EXACT,
           "compute is " + std::to_string(compute) + ", which is no pamx_compute");
-  require(x.dtype() == mx::float32 || x.dtype() == mx::float16 || x.dtype() == mx::bfloat16,
-          "x is " + dtype_string(x.dtype()) + "; float32, float16 and bfloat16 are served");
-  require(x.ndim() >= 1 && x.shape(-1) == matrix->format.inputs,
-          "x has shape " + shape_string(x.shape()) + "; the matrix has " +
-              std::to_string(matrix->format.inputs) + " inputs");
+  require(x.dtype() == mx::float32 || x.dtype() == mx::float16 || x.dtype() == mx::bfloat16, [&] {
+    return "x is " + dtype_string(x.dtype()) + "; float32, float16 and bfloat16 are served";
+  });
+  require(x.ndim() >= 1 && x.shape(-1) == matrix->format.inputs, [&] {
+    return "x has shape " + shape_string(x.shape()) + "; the matrix has " +
+           std::to_string(matrix->format.inputs) + " inputs";
+  });
   const auto stream = cpu_stream();
   mx::Shape shape = x.shape();
   shape.back() = matrix->format.outputs;
@@ -208,7 +210,7 @@ mx::array linear(MatrixRef matrix, int32_t compute, const mx::array& x) {
 
 mx::array embedding(MatrixRef matrix, const mx::array& ids, Dtype dtype) {
   require(mx::issubdtype(ids.dtype(), mx::integer),
-          "ids are " + dtype_string(ids.dtype()) + " instead of integers");
+          [&] { return "ids are " + dtype_string(ids.dtype()) + " instead of integers"; });
   const auto stream = cpu_stream();
   mx::Shape shape = ids.shape();
   shape.push_back(matrix->format.inputs);

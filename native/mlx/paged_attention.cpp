@@ -123,21 +123,27 @@ class PagedAttention : public PoolPrimitive {
 
 void check_geometry(const mx::array& pool, const char* name, const Batch& batch) {
   check_pool(pool, name);
-  require(pool.shape(0) == batch.num_blocks && pool.shape(1) == batch.block_size,
-          std::string(name) + " has shape " + shape_string(pool.shape()) + "; the batch needs [" +
-              std::to_string(batch.num_blocks) + ", " + std::to_string(batch.block_size) +
-              ", kv_heads, dim]");
+  require(pool.shape(0) == batch.num_blocks && pool.shape(1) == batch.block_size, [&] {
+    return std::string(name) + " has shape " + shape_string(pool.shape()) + "; the batch needs [" +
+           std::to_string(batch.num_blocks) + ", " + std::to_string(batch.block_size) +
+           ", kv_heads, dim]";
+  });
   const int dim = pool.shape(3);
-  require(dim >= 8 && dim <= 512 && dim % 8 == 0,
-          std::string(name) + "'s head size must be a multiple of 8 up to 512, not " +
-              std::to_string(dim));
+  require(dim >= 8 && dim <= 512 && dim % 8 == 0, [&] {
+    return std::string(name) + "'s head size must be a multiple of 8 up to 512, not " +
+           std::to_string(dim);
+  });
 }
 
 void check_rows(const mx::array& rows, const char* name, mx::Dtype dtype, const mx::Shape& want) {
-  require(rows.dtype() == dtype, std::string(name) + " is " + dtype_string(rows.dtype()) +
-                                     ", the queries are " + dtype_string(dtype));
-  require(rows.shape() == want, std::string(name) + " has shape " + shape_string(rows.shape()) +
-                                    " instead of " + shape_string(want));
+  require(rows.dtype() == dtype, [&] {
+    return std::string(name) + " is " + dtype_string(rows.dtype()) + ", the queries are " +
+           dtype_string(dtype);
+  });
+  require(rows.shape() == want, [&] {
+    return std::string(name) + " has shape " + shape_string(rows.shape()) + " instead of " +
+           shape_string(want);
+  });
 }
 
 std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch,
@@ -146,14 +152,17 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
                                        const mx::array* values, const mx::array& key_pool,
                                        const mx::array& value_pool, const mx::array* sinks) {
   const mx::Dtype dtype = queries.dtype();
-  require(dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16,
-          "queries are " + dtype_string(dtype) + "; float32, float16 and bfloat16 are served");
-  require(queries.ndim() == 4 && (queries.shape(0) == 1 || queries.shape(2) == 1),
-          "queries have shape " + shape_string(queries.shape()) +
-              " instead of [1, heads, tokens, dim] or [tokens, heads, 1, dim]");
-  require(static_cast<int64_t>(queries.shape(0)) * queries.shape(2) == batch->num_tokens(),
-          "queries hold " + std::to_string(int64_t{queries.shape(0)} * queries.shape(2)) +
-              " tokens, the batch " + std::to_string(batch->num_tokens()));
+  require(dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16, [&] {
+    return "queries are " + dtype_string(dtype) + "; float32, float16 and bfloat16 are served";
+  });
+  require(queries.ndim() == 4 && (queries.shape(0) == 1 || queries.shape(2) == 1), [&] {
+    return "queries have shape " + shape_string(queries.shape()) +
+           " instead of [1, heads, tokens, dim] or [tokens, heads, 1, dim]";
+  });
+  require(static_cast<int64_t>(queries.shape(0)) * queries.shape(2) == batch->num_tokens(), [&] {
+    return "queries hold " + std::to_string(int64_t{queries.shape(0)} * queries.shape(2)) +
+           " tokens, the batch " + std::to_string(batch->num_tokens());
+  });
   require(std::isfinite(params.scale), "scale is not finite");
   require(std::isfinite(params.softcap) && params.softcap >= 0, "softcap must be at least 0");
   require(params.window >= 0, "window must be at least 0");
@@ -162,18 +171,23 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
   const mx::Dtype pool_dtype = key_pool.dtype();
   const bool rounds =
       dtype == mx::float32 && (pool_dtype == mx::float16 || pool_dtype == mx::bfloat16);
-  require(value_pool.dtype() == pool_dtype && (pool_dtype == dtype || rounds),
-          "the pools are " + dtype_string(key_pool.dtype()) + " and " +
-              dtype_string(value_pool.dtype()) + ", the queries are " + dtype_string(dtype));
+  require(value_pool.dtype() == pool_dtype && (pool_dtype == dtype || rounds), [&] {
+    return "the pools are " + dtype_string(key_pool.dtype()) + " and " +
+           dtype_string(value_pool.dtype()) + ", the queries are " + dtype_string(dtype);
+  });
   const int kv_heads = key_pool.shape(2), k_dim = key_pool.shape(3), v_dim = value_pool.shape(3);
-  require(value_pool.shape(2) == kv_heads && kv_heads >= 1,
-          "the pools have " + std::to_string(kv_heads) + " and " +
-              std::to_string(value_pool.shape(2)) + " KV heads");
-  require(queries.shape(1) >= 1 && queries.shape(1) % kv_heads == 0,
-          std::to_string(queries.shape(1)) + " query heads are not a multiple of " +
-              std::to_string(kv_heads) + " KV heads");
-  require(queries.shape(3) == k_dim, "queries have head size " + std::to_string(queries.shape(3)) +
-                                         ", key_pool " + std::to_string(k_dim));
+  require(value_pool.shape(2) == kv_heads && kv_heads >= 1, [&] {
+    return "the pools have " + std::to_string(kv_heads) + " and " +
+           std::to_string(value_pool.shape(2)) + " KV heads";
+  });
+  require(queries.shape(1) >= 1 && queries.shape(1) % kv_heads == 0, [&] {
+    return std::to_string(queries.shape(1)) + " query heads are not a multiple of " +
+           std::to_string(kv_heads) + " KV heads";
+  });
+  require(queries.shape(3) == k_dim, [&] {
+    return "queries have head size " + std::to_string(queries.shape(3)) + ", key_pool " +
+           std::to_string(k_dim);
+  });
   require((keys == nullptr) == (values == nullptr), "keys and values come together or not at all");
 
   const auto stream = served_stream();
@@ -188,9 +202,11 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
   if (sinks) {
     require(mx::issubdtype(sinks->dtype(), mx::floating) &&
                 sinks->shape() == mx::Shape{queries.shape(1)},
-            "sinks have shape " + shape_string(sinks->shape()) + " and dtype " +
-                dtype_string(sinks->dtype()) + " instead of one float for each of the " +
-                std::to_string(queries.shape(1)) + " heads");
+            [&] {
+              return "sinks have shape " + shape_string(sinks->shape()) + " and dtype " +
+                     dtype_string(sinks->dtype()) + " instead of one float for each of the " +
+                     std::to_string(queries.shape(1)) + " heads";
+            });
     inputs.push_back(mx::contiguous(mx::astype(*sinks, mx::float32, stream), false, stream));
   }
   int32_t partition = 0;

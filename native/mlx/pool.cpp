@@ -13,17 +13,21 @@ namespace pamx {
 namespace mx = mlx::core;
 
 void check_pool(const mx::array& pool, const char* name) {
-  require(pool.ndim() == 4 && pool.size() > 0,
-          std::string(name) + " has shape " + shape_string(pool.shape()) +
-              " instead of [num_blocks, block_size, kv_heads, dim]");
+  require(pool.ndim() == 4 && pool.size() > 0, [&] {
+    return std::string(name) + " has shape " + shape_string(pool.shape()) +
+           " instead of [num_blocks, block_size, kv_heads, dim]";
+  });
   // An array that is scheduled has its memory and layout, also before its values are there.
   if (pool.status() != mx::array::Status::unscheduled) {
-    require(pool.flags().row_contiguous, std::string(name) + " is not row-contiguous");
+    require(pool.flags().row_contiguous,
+            [&] { return std::string(name) + " is not row-contiguous"; });
   } else {
     require(pool.has_primitive() && dynamic_cast<PoolPrimitive*>(&pool.primitive()) != nullptr,
-            std::string(name) +
-                " is not evaluated: pass an evaluated array, or the pool that the last call "
-                "returned");
+            [&] {
+              return std::string(name) +
+                     " is not evaluated: pass an evaluated array, or the pool that the last call "
+                     "returned";
+            });
   }
 }
 

@@ -9,11 +9,14 @@ namespace pamx {
 namespace mx = mlx::core;
 
 void check_rows_of(const mx::array& a, const char* name) {
-  require(served_dtype(a.dtype()), std::string(name) + " is " + dtype_string(a.dtype()) +
-                                       "; float32, float16 and bfloat16 are served");
-  require(a.ndim() >= 1 && a.ndim() <= cpu::RowView::kMaxAxes,
-          std::string(name) + " has " + std::to_string(a.ndim()) + " axes; 1 to " +
-              std::to_string(cpu::RowView::kMaxAxes) + " are served");
+  require(served_dtype(a.dtype()), [&] {
+    return std::string(name) + " is " + dtype_string(a.dtype()) +
+           "; float32, float16 and bfloat16 are served";
+  });
+  require(a.ndim() >= 1 && a.ndim() <= cpu::RowView::kMaxAxes, [&] {
+    return std::string(name) + " has " + std::to_string(a.ndim()) + " axes; 1 to " +
+           std::to_string(cpu::RowView::kMaxAxes) + " are served";
+  });
 }
 
 cpu::RowView row_view(const mx::array& a) {

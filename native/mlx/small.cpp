@@ -130,9 +130,10 @@ mx::array norm(cpu::NormKind kind, const mx::array& x, const mx::array* weight,
   for (const auto& [parameter, name] : {std::pair{weight, "weight"}, std::pair{bias, "bias"}}) {
     if (!parameter) continue;
     check_rows_of(*parameter, name);
-    require(parameter->shape() == mx::Shape{x.shape(-1)},
-            std::string(name) + " has shape " + shape_string(parameter->shape()) +
-                ", x's rows have " + std::to_string(x.shape(-1)) + " elements");
+    require(parameter->shape() == mx::Shape{x.shape(-1)}, [&x, parameter = parameter, name = name] {
+      return std::string(name) + " has shape " + shape_string(parameter->shape()) +
+             ", x's rows have " + std::to_string(x.shape(-1)) + " elements";
+    });
     dtype = mx::promote_types(dtype, parameter->dtype());
     inputs.push_back(*parameter);
   }
@@ -143,14 +144,15 @@ mx::array norm(cpu::NormKind kind, const mx::array& x, const mx::array* weight,
 
 mx::array gated(int32_t kind, const mx::array& gate, const mx::array* up) {
   require(kind >= PAMX_GATE_SILU && kind <= PAMX_GATE_RELU,
-          "there is no gate of kind " + std::to_string(kind));
+          [&] { return "there is no gate of kind " + std::to_string(kind); });
   check_rows_of(gate, "gate");
   mx::Dtype dtype = gate.dtype();
   std::vector<mx::array> inputs{gate};
   if (up) {
     check_rows_of(*up, "up");
-    require(up->shape() == gate.shape(),
-            "gate has shape " + shape_string(gate.shape()) + ", up " + shape_string(up->shape()));
+    require(up->shape() == gate.shape(), [&] {
+      return "gate has shape " + shape_string(gate.shape()) + ", up " + shape_string(up->shape());
+    });
     dtype = mx::promote_types(dtype, up->dtype());
     inputs.push_back(*up);
   }
@@ -161,19 +163,23 @@ mx::array gated(int32_t kind, const mx::array& gate, const mx::array* up) {
 mx::array apply_rope(const std::shared_ptr<const cpu::Rope>& rope, const mx::array& x,
                      int32_t offset, const mx::array* offsets) {
   check_rows_of(x, "x");
-  require(x.ndim() >= 3,
-          "x has shape " + shape_string(x.shape()) + " instead of [batch, ..., length, dim]");
-  require(x.shape(-1) >= 2 * rope->pairs(), "x's rows have " + std::to_string(x.shape(-1)) +
-                                                " elements; the rope rotates " +
-                                                std::to_string(2 * rope->pairs()));
+  require(x.ndim() >= 3, [&] {
+    return "x has shape " + shape_string(x.shape()) + " instead of [batch, ..., length, dim]";
+  });
+  require(x.shape(-1) >= 2 * rope->pairs(), [&] {
+    return "x's rows have " + std::to_string(x.shape(-1)) + " elements; the rope rotates " +
+           std::to_string(2 * rope->pairs());
+  });
   std::vector<mx::array> inputs{x};
   if (offsets) {
     require(offsets->dtype() == mx::int32,
-            "offsets are " + dtype_string(offsets->dtype()) + " instead of int32");
+            [&] { return "offsets are " + dtype_string(offsets->dtype()) + " instead of int32"; });
     require(offsets->ndim() == 0 ||
                 (offsets->ndim() == 1 && (offsets->size() == 1 || offsets->shape(0) == x.shape(0))),
-            "offsets have shape " + shape_string(offsets->shape()) + " instead of [" +
-                std::to_string(x.shape(0)) + "], [1] or []");
+            [&] {
+              return "offsets have shape " + shape_string(offsets->shape()) + " instead of [" +
+                     std::to_string(x.shape(0)) + "], [1] or []";
+            });
     inputs.push_back(*offsets);
   }
   return mx::array(x.shape(), x.dtype(), std::make_shared<ApplyRope>(cpu_stream(), rope, offset),
