@@ -496,6 +496,13 @@ void pamx_mlp_block_free(pamx_mlp_block* block);
 /* Queues the block: `out` becomes [..., outputs] in x's dtype. */
 int pamx_mlp_block_apply(const pamx_mlp_block* block, pamx_object x, pamx_object out);
 
+/* Queues a whole layer as one operation: the attention block, then the MLP block, which must keep
+ * the width, on what it gave. Arguments and bits are those of the two calls one after the other. */
+int pamx_layer_apply(const pamx_attention_block* attention, const pamx_mlp_block* mlp,
+                     const pamx_batch* batch, int32_t window, pamx_object x, pamx_object key_pool,
+                     pamx_object value_pool, pamx_object out, pamx_object key_pool_out,
+                     pamx_object value_pool_out);
+
 /* ---- Metal, without MLX -----------------------------------------------------------------------
  *
  * The GPU of a Mac, through a command queue of this library's own: the same plans and kernels that

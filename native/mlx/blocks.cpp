@@ -13,12 +13,18 @@ namespace mx = mlx::core;
 
 namespace {
 
+using AttentionRef = std::shared_ptr<const cpu::AttentionBlock>;
+using MlpRef = std::shared_ptr<const cpu::MlpBlock>;
+using BatchRef = std::shared_ptr<const Batch>;
+
+// An attention block and, if there is one, the MLP block that follows it.
 class AttentionBlock : public PoolPrimitive {
  public:
-  AttentionBlock(mx::Stream stream, std::shared_ptr<const cpu::AttentionBlock> block,
-                 std::shared_ptr<const Batch> batch, int32_t window, int32_t partition)
+  AttentionBlock(mx::Stream stream, AttentionRef block, MlpRef mlp, BatchRef batch, int32_t window,
+                 int32_t partition)
       : PoolPrimitive(stream),
         block_(std::move(block)),
+        mlp_(std::move(mlp)),
         batch_(std::move(batch)),
         window_(window),
         partition_(partition) {}
@@ -32,29 +38,45 @@ class AttentionBlock : public PoolPrimitive {
     call.window = window_;
     call.partition = partition_;
     call.x = row_view(in[0]);
-    call.out = out[0].data<char>();
+    mx::array hidden = out[0];  // between the blocks, in a buffer of its own if there are two
+    if (mlp_) {
+      hidden = mx::array(out[0].shape(), out[0].dtype(), nullptr, {});
+      hidden.set_data(mx::allocator::malloc(hidden.nbytes()));
+    }
+    call.out = hidden.data<char>();
     call.pool_dtype = cpu_dtype(out[1].dtype());
     call.key_pool = out[1].data<char>();
     call.value_pool = out[2].data<char>();
     auto& encoder = mx::cpu::get_command_encoder(stream());
     for (const auto& a : in) encoder.set_input_array(a);
     for (auto& a : out) encoder.set_output_array(a);
-    encoder.dispatch([call, block = block_, batch = batch_] { cpu::run(call); });
+    if (!mlp_) {
+      encoder.dispatch([call, block = block_, batch = batch_] { cpu::run(call); });
+      return;
+    }
+    cpu::MlpBlockCall second;
+    second.block = mlp_.get();
+    second.x = row_view(hidden);
+    second.out = out[0].data<char>();
+    encoder.dispatch([call, second, hidden, block = block_, mlp = mlp_, batch = batch_] {
+      cpu::run(call);
+      cpu::run(second);
+    });
   }
 
   const char* name() const override { return "PamxAttentionBlock"; }
 
  private:
-  std::shared_ptr<const cpu::AttentionBlock> block_;
-  std::shared_ptr<const Batch> batch_;
+  AttentionRef block_;
+  MlpRef mlp_;
+  BatchRef batch_;
   int32_t window_;
   int32_t partition_;
 };
 
 class MlpBlock : public mx::UnaryPrimitive {
  public:
-  MlpBlock(mx::Stream stream, std::shared_ptr<const cpu::MlpBlock> block)
-      : UnaryPrimitive(stream), block_(std::move(block)) {}
+  MlpBlock(mx::Stream stream, MlpRef block) : UnaryPrimitive(stream), block_(std::move(block)) {}
 
   void eval_cpu(const std::vector<mx::array>& in, mx::array& out) override {
     out.set_data(mx::allocator::malloc(out.nbytes()));
@@ -76,7 +98,7 @@ class MlpBlock : public mx::UnaryPrimitive {
   const char* name() const override { return "PamxMlpBlock"; }
 
  private:
-  std::shared_ptr<const cpu::MlpBlock> block_;
+  MlpRef block_;
 };
 
 void check_block_pool(const mx::array& pool, const char* name, const Batch& batch, int32_t kv_heads,
@@ -93,10 +115,9 @@ void check_block_pool(const mx::array& pool, const char* name, const Batch& batc
   });
 }
 
-std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::AttentionBlock>& block,
-                                       const std::shared_ptr<const Batch>& batch, int32_t window,
-                                       const mx::array& x, const mx::array& key_pool,
-                                       const mx::array& value_pool) {
+std::vector<mx::array> attention_block(const AttentionRef& block, const MlpRef& mlp,
+                                       const BatchRef& batch, int32_t window, const mx::array& x,
+                                       const mx::array& key_pool, const mx::array& value_pool) {
   check_rows_of(x, "x");
   const int32_t tokens = batch->num_tokens(), width = block->width();
   require(x.shape() == mx::Shape{1, tokens, width} || x.shape() == mx::Shape{tokens, 1, width},
@@ -104,6 +125,11 @@ std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::Attentio
             return "x has shape " + shape_string(x.shape()) + " instead of " +
                    shape_string({1, tokens, width}) + " or " + shape_string({tokens, 1, width});
           });
+  require(!mlp || (mlp->inputs() == width && mlp->outputs() == width), [&] {
+    return "the attention block gives rows of " + std::to_string(width) +
+           " elements; the MLP block takes " + std::to_string(mlp->inputs()) + " and gives " +
+           std::to_string(mlp->outputs());
+  });
   require(window >= 0, "window must be at least 0");
   check_block_pool(key_pool, "key_pool", *batch, block->kv_heads, block->head_dim);
   check_block_pool(value_pool, "value_pool", *batch, block->kv_heads, block->v_dim);
@@ -116,11 +142,11 @@ std::vector<mx::array> attention_block(const std::shared_ptr<const cpu::Attentio
   return mx::array::make_arrays(
       {x.shape(), key_pool.shape(), value_pool.shape()},
       {x.dtype(), key_pool.dtype(), value_pool.dtype()},
-      std::make_shared<AttentionBlock>(cpu_stream(), block, batch, window, partition),
+      std::make_shared<AttentionBlock>(cpu_stream(), block, mlp, batch, window, partition),
       {x, key_pool, value_pool});
 }
 
-mx::array mlp_block(const std::shared_ptr<const cpu::MlpBlock>& block, const mx::array& x) {
+mx::array mlp_block(const MlpRef& block, const mx::array& x) {
   check_rows_of(x, "x");
   require(x.shape(-1) == block->inputs(), [&] {
     return "x's rows have " + std::to_string(x.shape(-1)) + " elements instead of " +
@@ -129,6 +155,16 @@ mx::array mlp_block(const std::shared_ptr<const cpu::MlpBlock>& block, const mx:
   mx::Shape shape = x.shape();
   shape.back() = block->outputs();
   return mx::array(shape, x.dtype(), std::make_shared<MlpBlock>(cpu_stream(), block), {x});
+}
+
+void apply(const pamx_attention_block* block, const MlpRef& mlp, const pamx_batch* batch,
+           int32_t window, const pamx_object (&in)[3], const pamx_object (&out)[3]) {
+  require(block && batch, "block and batch must not be null");
+  mx::array* outputs[] = {&array_of(out[0], "out"), &array_of(out[1], "key_pool_out"),
+                          &array_of(out[2], "value_pool_out")};
+  auto results = attention_block(block->block, mlp, batch->batch, window, array_of(in[0], "x"),
+                                 array_of(in[1], "key_pool"), array_of(in[2], "value_pool"));
+  for (size_t i = 0; i < 3; ++i) *outputs[i] = std::move(results[i]);
 }
 
 }  // namespace
@@ -141,17 +177,19 @@ extern "C" int pamx_attention_block_apply(const pamx_attention_block* block,
                                           pamx_object out, pamx_object key_pool_out,
                                           pamx_object value_pool_out) {
   return pamx::guarded([&] {
-    using pamx::array_of;
-    pamx::require(block && batch, "block and batch must not be null");
-    auto& out_array = array_of(out, "out");
-    auto& key_pool_array = array_of(key_pool_out, "key_pool_out");
-    auto& value_pool_array = array_of(value_pool_out, "value_pool_out");
-    auto results =
-        pamx::attention_block(block->block, batch->batch, window, array_of(x, "x"),
-                              array_of(key_pool, "key_pool"), array_of(value_pool, "value_pool"));
-    out_array = std::move(results[0]);
-    key_pool_array = std::move(results[1]);
-    value_pool_array = std::move(results[2]);
+    pamx::apply(block, nullptr, batch, window, {x, key_pool, value_pool},
+                {out, key_pool_out, value_pool_out});
+  });
+}
+
+extern "C" int pamx_layer_apply(const pamx_attention_block* attention, const pamx_mlp_block* mlp,
+                                const pamx_batch* batch, int32_t window, pamx_object x,
+                                pamx_object key_pool, pamx_object value_pool, pamx_object out,
+                                pamx_object key_pool_out, pamx_object value_pool_out) {
+  return pamx::guarded([&] {
+    pamx::require(mlp != nullptr, "the MLP block is null");
+    pamx::apply(attention, mlp->block, batch, window, {x, key_pool, value_pool},
+                {out, key_pool_out, value_pool_out});
   });
 }
 

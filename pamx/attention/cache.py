@@ -27,7 +27,7 @@ from pamx.native.ops import NativeBatch
 
 
 class AttentionBlock(Protocol):
-    """A layer's attention from its input to the residual, as one operation; lazy.
+    """A layer's attention from its input to the residual, or the whole layer; one lazy operation.
 
     Args:
         x: [1, tokens, hidden] or [tokens, 1, hidden].
@@ -69,15 +69,11 @@ class StepState:
     ) -> None:
         self.backend = backend
         self.placeholders = placeholders
+        self.explicit = next_step is None  # whether the engine sets the steps
         self.step: Step | None = None
         self.unattended: PagedKVCache | None = None  # holds rows that no attention call has taken
         self._next_step = next_step
         self._on_trim = on_trim
-
-    @property
-    def explicit(self) -> bool:
-        """Whether the engine sets the steps."""
-        return self._next_step is None
 
     def set_step(self, step: Step | None) -> None:
         self.step = step
@@ -93,7 +89,7 @@ class StepState:
         if (
             step is not None
             and step.num_tokens == tokens
-            and (self.explicit or step.slices[0].start == start)
+            and (self.explicit or step.start == start)
         ):
             return step
         if self._next_step is None:
@@ -133,7 +129,7 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
         advanced = self._advanced_in is step
         if step.packing is Packing.ROWS:
             return step.positions + 1 if advanced else step.positions
-        return step.slices[0].context_len if advanced else step.slices[0].start
+        return step.end if advanced else step.start
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Notes new rows [batch, kv_heads, length, dim]; returns placeholders for attention.
@@ -150,7 +146,7 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
         self._advanced_in = step
         batch, heads, length, _ = keys.shape
         if step.packing is Packing.SEQUENCE:
-            self._end = length = step.slices[0].context_len
+            self._end = length = step.end
         self._placeholders = tuple(  # type: ignore[assignment]
             # NaN: whoever reads them as if they were rows shall see it at once.
             mx.broadcast_to(mx.array(mx.nan, x.dtype), (batch, heads, length, x.shape[3]))
@@ -299,7 +295,7 @@ class PagedKVCache(_BaseCache):  # type: ignore[misc]  # mlx-lm has no types
         step = shared.step_for(self._end, batch * length)
         self._advanced_in = step
         if step.packing is Packing.SEQUENCE:
-            self._end = step.slices[0].context_len
+            self._end = step.end
         pool = self._pool
         out, pool.keys, pool.values = block(
             x, step.native, pool.keys, pool.values, self._window(mask)

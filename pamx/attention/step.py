@@ -6,6 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import mlx.core as mx
 import numpy as np
@@ -46,6 +47,10 @@ class Step:
         packing: How the model sees the tokens; SEQUENCE takes exactly one sequence.
         num_blocks: Blocks in the pool.
         block_size: Tokens a block.
+
+    Attributes:
+        num_tokens: New tokens of all sequences.
+        start, end: Positions of the first sequence's new tokens: [start, end).
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Step:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.num_tokens = sum(s.query_len for s in self.slices)
+        self.start, self.end = self.slices[0].start, self.slices[0].context_len
 
     def check(self) -> None:
         """Raises BlockTableError if a block table is too short or points outside the pool."""
@@ -82,7 +88,7 @@ class Step:
     @cached_property
     def query_starts(self) -> Int32Array:
         """[sequences + 1]: where each sequence's tokens begin (`cu_seqlens`)."""
-        return np.cumsum([0, *(s.query_len for s in self.slices)]).astype(np.int32)
+        return np.array([0, *accumulate(s.query_len for s in self.slices)], np.int32)
 
     @cached_property
     def context_lens(self) -> Int32Array:

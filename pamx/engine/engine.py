@@ -338,6 +338,7 @@ class Engine(Closing):
         if max_tokens is not None:
             limit = min(limit, max_tokens)
         text = TextStream(self.tokenizer.detokenizer, stop)
+        ends = self.tokenizer.eos_token_ids
         tokens: list[int] = []
         reason: FinishReason = "length"
         first = last = begin
@@ -355,7 +356,7 @@ class Engine(Closing):
             last = time.perf_counter()
             first = last if not tokens else first
             tokens.append(token)
-            if token in self.tokenizer.eos_token_ids:
+            if token in ends:
                 reason = "stop"
                 break
             yield Delta(text.add(token), token)

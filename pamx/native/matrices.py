@@ -299,7 +299,7 @@ def linear(matrix: Matrix, x: mx.array, compute: Compute = "fast") -> mx.array:
     native = library()
     if not isinstance(x, mx.array):
         raise TypeError(f"x must be an mlx.core.array, not {type(x).__name__}")
-    out = mx.array(0)
+    out = native.blank()
     check(native, native.lib.pamx_linear(matrix.handle, _COMPUTE[compute], id(x), id(out)))
     return out
 
@@ -319,7 +319,7 @@ def embedding(matrix: Matrix, ids: mx.array, dtype: mx.Dtype) -> mx.array:
     native = library()
     if not isinstance(ids, mx.array):
         raise TypeError(f"ids must be an mlx.core.array, not {type(ids).__name__}")
-    out = mx.array(0)
+    out = native.blank()
     status = native.lib.pamx_embedding(matrix.handle, id(ids), _pamx_dtype(dtype), id(out))
     check(native, status)
     return out

@@ -114,7 +114,7 @@ def paged_attention(
             raise TypeError(f"{name} must be an mlx.core.array, not {type(array).__name__}")
     # Placeholders that the call turns into its results. Every object stays in a local: the
     # library sees only their addresses.
-    out, new_keys, new_values = mx.array(0), mx.array(0), mx.array(0)
+    out, new_keys, new_values = native.blank(), native.blank(), native.blank()
     status = native.lib.pamx_paged_attention(
         batch.handle,
         _params(scale, softcap, window or 0),
@@ -154,7 +154,7 @@ def copy_blocks(
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets")
     from_ids = native.ffi.new("int32_t[]", list(sources))
     to_ids = native.ffi.new("int32_t[]", list(targets))
-    keys, values = mx.array(0), mx.array(0)
+    keys, values = native.blank(), native.blank()
     status = native.lib.pamx_copy_blocks(
         from_ids, to_ids, len(sources), id(key_pool), id(value_pool), id(keys), id(values)
     )
@@ -169,7 +169,7 @@ def empty(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
         NativeError: there is no such memory, or no kernel serves MLX's default device.
     """
     native = library()
-    dtype_of, out = mx.array(0, dtype), mx.array(0)
+    dtype_of, out = mx.array(0, dtype), native.blank()
     dims = native.ffi.new("int32_t[]", list(shape))
     check(native, native.lib.pamx_empty(dims, len(shape), id(dtype_of), id(out)))
     return out

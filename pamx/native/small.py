@@ -37,7 +37,8 @@ def rms_norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
     Returns:
         [..., size] in the dtype that x and weight promote to.
     """
-    native, out = library(), mx.array(0)
+    native = library()
+    out = native.blank()
     status = native.lib.pamx_rms_norm(
         array_id(x, "x"), 0 if weight is None else array_id(weight, "weight"), eps, id(out)
     )
@@ -55,7 +56,8 @@ def layer_norm(x: mx.array, weight: mx.array | None, bias: mx.array | None, eps:
     Returns:
         [..., size] in the dtype that the inputs promote to.
     """
-    native, out = library(), mx.array(0)
+    native = library()
+    out = native.blank()
     status = native.lib.pamx_layer_norm(
         array_id(x, "x"),
         0 if weight is None else array_id(weight, "weight"),
@@ -77,7 +79,8 @@ def gated(kind: GateKind, gate: mx.array, up: mx.array | None = None) -> mx.arra
     Returns:
         The same shape, in the dtype that the inputs promote to.
     """
-    native, out = library(), mx.array(0)
+    native = library()
+    out = native.blank()
     status = native.lib.pamx_gated(
         GATES[kind], array_id(gate, "gate"), 0 if up is None else array_id(up, "up"), id(out)
     )
@@ -140,7 +143,8 @@ class Rope:
         Returns:
             x's shape and dtype.
         """
-        native, out = library(), mx.array(0)
+        native = library()
+        out = native.blank()
         number, offsets = 0, None
         if isinstance(offset, mx.array):
             offsets = offset if offset.dtype == mx.int32 else offset.astype(mx.int32)

@@ -1,7 +1,7 @@
 """Replacing a loaded model's computation, as far as its own numbers bear it out.
 
 Attention always runs from pages. In the modes "exact" and "fast" linear layers, norms, ropes and
-gates become operations of ours as well, and layers that are understood become two operations each.
+gates become operations of ours as well, and layers that are understood become one operation each.
 All of it is first run in "exact" beside what it replaces: operations against the model on its own
 cache, fused layers against the same layers by operations. Both sides compute in float32 then,
 whatever the weights are, so that rounding hides nothing. What differs is not used.

@@ -1,4 +1,7 @@
-"""Decoder layers as two native operations: the attention block and the MLP block.
+"""Decoder layers as one native operation: the attention block, and the MLP block after it.
+
+They are two operations where the rows that the model's output needs are picked in between, and
+where the second half of a layer is not a gated MLP.
 
 A layer whose plan is known (see `pamx.substitute.structure`) gets both built from the packed
 matrices, norms and ropes that its modules were replaced with. The modules stay where they are;
@@ -92,10 +95,11 @@ class FusedLayers:
         module = self._modules[plan.layer]
         attention = self._attention(plan.attention)
         second = self._second(plan.mlp)
-        if selector is not None:
-            second = _selecting(second, selector)
+        whole = None
+        if isinstance(second, blocks.MlpBlock):
+            whole = blocks.LayerBlock(attention, second)
         unfused = functools.partial(type(module).__call__, module)
-        run = _layer_call(attention, second, unfused)
+        run = _layer_call(attention, second, whole, selector, unfused)
         self._swaps.mix_in(module, _Layer, run=run, fused=run, unfused=unfused)
         own = vars(module)
 
@@ -127,7 +131,7 @@ class FusedLayers:
 
     # ---- blocks --------------------------------------------------------------------------------
 
-    def _attention(self, plan: AttentionPlan) -> AttentionBlock:
+    def _attention(self, plan: AttentionPlan) -> blocks.AttentionBlock:
         size = self._matrix(plan.output).format.outputs
         sinks = None
         if plan.sinks is not None:
@@ -170,9 +174,9 @@ class FusedLayers:
 
         return second
 
-    def _gated(self, plan: GatedPlan, *, residual: bool) -> Rows:
+    def _gated(self, plan: GatedPlan, *, residual: bool) -> blocks.MlpBlock:
         size = self._matrix(plan.down).format.outputs
-        block: Rows = blocks.MlpBlock(
+        return blocks.MlpBlock(
             compute=self._compute,
             kind=plan.gate_kind,
             projections=[self._matrix(name) for name in plan.projections],
@@ -182,7 +186,6 @@ class FusedLayers:
             residual_scale=plan.residual_scale,
             residual=residual,
         )
-        return block
 
     def _matrix(self, name: str, *, wide: bool = False) -> Matrix:
         matrix = self._linear.matrix_of(name, wide=wide)
@@ -201,14 +204,21 @@ class FusedLayers:
         return blocks.Norm(norm.kind, size, norm.eps, norm.weight, norm.bias)
 
 
-def _layer_call(attention: AttentionBlock, second: Rows, unfused: Unfused) -> Unfused:
+def _layer_call(
+    attention: AttentionBlock,
+    second: Rows,
+    whole: AttentionBlock | None,
+    selector: RowSelector | None,
+    unfused: Unfused,
+) -> Unfused:
+    """What a fused layer computes: `whole`, or `attention`, what `selector` picks, and `second`."""
+
     def run(x: mx.array, mask: Any = None, cache: Any = None) -> mx.array:
-        if isinstance(cache, PagedKVCache):
-            return second(cache.run_block(attention, x, mask))
-        return unfused(x, mask, cache)
+        if not isinstance(cache, PagedKVCache):
+            return unfused(x, mask, cache)
+        if whole is not None and (selector is None or not selector.active):
+            return cache.run_block(whole, x, mask)
+        h = cache.run_block(attention, x, mask)
+        return second(h if selector is None else selector.select_early(h))
 
     return run
-
-
-def _selecting(second: Rows, selector: RowSelector) -> Rows:
-    return lambda h: second(selector.select_early(h))

@@ -80,7 +80,7 @@ class Levels:
         for (level, reason), group in groupby(self.layers, lambda one: (one.level, one.reason)):
             last = first + len(list(group)) - 1
             name = f"layer {first}" if first == last else f"layers {first}-{last}"
-            why = reason or ("two native operations each" if level == "fused" else "")
+            why = reason or ("one native operation each" if level == "fused" else "")
             rows.append((name, f"{_WORDS[level]}: {why}" if why else _WORDS[level]))
             first = last + 1
         if self.head:

@@ -28,6 +28,11 @@ class RowSelector:
         self._rows: mx.array | None = None
         self._taken = False  # whether the model's last layer has picked them already
 
+    @property
+    def active(self) -> bool:
+        """Whether some rows are to be picked."""
+        return self._rows is not None
+
     @contextmanager
     def only(self, rows: list[int]) -> Iterator[None]:
         """Within this context, a forward pass returns logits of these packed rows alone."""

@@ -182,7 +182,7 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(run: Run) -> None:
     assert "standard input:4: it is not JSON" in done.stderr
     assert "Requests             2 done, 1 failed, 1 bad" in done.stderr
     assert "Peak pages" in done.stderr
-    assert done.stderr.count("layers 0-29  fused: two native operations each\n") == 1
+    assert done.stderr.count("layers 0-29  fused: one native operation each\n") == 1
     assert "\nComputed by          fast: 30 layers fused; output head: 8-bit" in done.stderr
     assert done.stderr.endswith("Not every row was answered: 1 row failed, 1 row bad.\n")
     assert "\x1b" not in done.stdout + done.stderr

@@ -26,7 +26,7 @@ def test_answer_goes_to_stdout_and_statistics_to_stderr(run: Run) -> None:
     levels, statistics = result.stderr.rsplit("\n", 2)[:2]
     first, layers, head, pages, threads = levels.splitlines()
     assert first.startswith("compute: fast. ")
-    assert layers == "layers 0-29  fused: two native operations each"
+    assert layers == "layers 0-29  fused: one native operation each"
     assert head == "output head  8-bit weights, 15-bit activations"
     assert pages.startswith("KV cache     float")
     assert re.fullmatch(r"threads      \d+, \w+ kernels", threads)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from oracle import Array, Case, Step, attention
 
 from pamx.errors import NativeError
-from pamx.native.blocks import AttentionBlock, MlpBlock, Norm
+from pamx.native.blocks import AttentionBlock, LayerBlock, MlpBlock, Norm
 from pamx.native.loader import library
-from pamx.native.matrices import Compute, Matrix, MatrixFormat, Memory, pack
+from pamx.native.matrices import Compute, Matrix, MatrixFormat, Memory, linear, pack
 from pamx.native.ops import NativeBatch
 from pamx.native.small import GateKind, Rope
 
@@ -580,6 +580,28 @@ def test_blocks_are_lazy_and_write_in_place() -> None:
     assert not np.array_equal(np.array(newest[0]), before, equal_nan=True)
 
 
+@pytest.mark.parametrize("compute", COMPUTES)
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_a_layer_has_the_bits_of_its_two_blocks(compute: Compute, dtype: mx.Dtype) -> None:
+    case = Case([700, 3, 130], [600, 1, 67], 6, 2, 32, 32, 16, seed=4, window=150)
+    options = Options(head_norm="rms", output_norm="rms", rope_dims=32, case=case)
+    attend, (feed, _) = Attention(options, compute).block, mlp(4, "silu", compute=compute)
+    step = case.build()
+    rows = np.random.default_rng(1).standard_normal((int(step.query_starts[-1]), 1, 96))
+    x, pools = mx.array(rows.astype(np.float32)).astype(dtype), pools_of(step, mx.float16)
+    h, *expected_pools = attend(x, batch_of(step), *pools, window=case.window)
+    expected = [feed(h), *expected_pools]
+    mx.eval(expected)
+    layer, pools = LayerBlock(attend, feed), pools_of(step, mx.float16)
+    del attend, feed
+    found = layer(x, batch_of(step), *pools, window=case.window)
+    del layer  # what is queued needs none of them
+    assert found[0].dtype == dtype
+    assert found[0].shape == x.shape
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(wide(one), wide(other))
+
+
 def test_parts_may_go_before_the_block() -> None:
     """A block holds its matrices and rope, and copies the rest."""
     options = Options(rope_dims=16, case=Case([9], [9], 4, 2, 16, 16, 8))
@@ -725,11 +747,33 @@ def test_arrays_that_do_not_fit(changes: dict[str, Any], message: str) -> None:
         small_attention()(**{**arguments, **changes})
 
 
+def test_blocks_that_do_not_make_a_layer() -> None:
+    feed = MlpBlock(
+        compute="exact", kind="silu", projections=[dense(32, 16)] * 2, down=dense(16, 32)
+    )
+    batch = NativeBatch(np.array([0, 3]), np.array([11]), np.array([[4, 1]]), 6, 8)
+    layer = LayerBlock(small_attention(), feed)
+    with pytest.raises(NativeError, match="rows of 24 elements; the MLP block takes 16 and gives"):
+        layer(mx.ones((1, 3, 24)), batch, pool(16), pool(8))
+    with pytest.raises(TypeError, match="not ndarray, array and array"):
+        layer(np.ones((1, 3, 24)), batch, pool(16), pool(8))  # type: ignore[arg-type]
+
+
+def test_what_a_call_returns_is_its_own() -> None:
+    """Results are made from copies of one array, which stays what it is."""
+    rows = [dense(8, 8) for _ in range(2)]
+    x = mx.ones((1, 8))
+    first, second = (linear(row, x, "exact") for row in rows)
+    assert not np.array_equal(np.array(first), np.array(second))
+    assert library().blank() is not library().blank()
+    assert library().blank().item() == 0
+
+
 def test_null_pointers_at_the_c_interface() -> None:
     native = library()
     ffi, lib = native.ffi, native.lib
     one = mx.ones((1, 1, 4))
-    attend = small_attention()
+    attend, (feed, _) = small_attention(), mlp(0, "silu")
     calls = [
         lambda: lib.pamx_attention_block_create(ffi.NULL, ffi.new("pamx_attention_block**")),
         lambda: lib.pamx_attention_block_create(ffi.new("pamx_attention_block_desc*"), ffi.NULL),
@@ -746,6 +790,8 @@ def test_null_pointers_at_the_c_interface() -> None:
         ),
         lambda: lib.pamx_attention_block_apply(ffi.NULL, ffi.NULL, 0, *[id(one)] * 6),
         lambda: lib.pamx_attention_block_apply(attend.handle, ffi.NULL, 0, *[id(one)] * 6),
+        lambda: lib.pamx_layer_apply(attend.handle, ffi.NULL, ffi.NULL, 0, *[id(one)] * 6),
+        lambda: lib.pamx_layer_apply(ffi.NULL, feed.handle, ffi.NULL, 0, *[id(one)] * 6),
         lambda: lib.pamx_mlp_block_create(ffi.NULL, ffi.new("pamx_mlp_block**")),
         lambda: lib.pamx_mlp_block_create(ffi.new("pamx_mlp_block_desc*"), ffi.NULL),
         lambda: lib.pamx_mlp_block_create(

@@ -221,11 +221,11 @@ def test_a_row_has_the_same_bits_alone_in_chunks_and_in_company(
             assert np.array_equal(alone[p], chunked[[1, 2, 0].index(p)])
 
 
-@pytest.mark.parametrize("what", ["block", "mlp", "norm", "rope"])
+@pytest.mark.parametrize("what", ["layer", "norm", "rope"])
 def test_a_kernel_that_is_wrong_is_found_and_not_used(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fused block that differs costs the fusion, an operation that differs all but attention."""
+    """A fused layer that differs costs the fusion, an operation that differs all but attention."""
 
     def off(function: Callable[..., Any]) -> Callable[..., Any]:
         def wrong(*args: Any, **kwargs: Any) -> Any:
@@ -234,10 +234,8 @@ def test_a_kernel_that_is_wrong_is_found_and_not_used(
 
         return wrong
 
-    if what == "block":
-        monkeypatch.setattr(blocks.AttentionBlock, "__call__", off(blocks.AttentionBlock.__call__))
-    elif what == "mlp":
-        monkeypatch.setattr(blocks.MlpBlock, "__call__", off(blocks.MlpBlock.__call__))
+    if what == "layer":
+        monkeypatch.setattr(blocks.LayerBlock, "__call__", off(blocks.LayerBlock.__call__))
     elif what == "norm":
         monkeypatch.setattr(small, "rms_norm", off(small.rms_norm))
     else:
@@ -245,7 +243,7 @@ def test_a_kernel_that_is_wrong_is_found_and_not_used(
     model = families.make("llama")
     expected = dense_logits(model)
     with PagedModel(model, context=128, compute="exact") as paged:
-        if what in ("block", "mlp"):
+        if what == "layer":
             assert level(paged) == {OPERATIONS}
             assert "its numbers differ by" in paged.compute.layers[0].reason
         else:
@@ -389,7 +387,7 @@ def test_the_levels_say_what_and_why() -> None:
         )
         assert str(paged.compute) == paged.compute.summary()
         assert paged.compute.table()[1:] == [
-            "layers 0-2   fused: two native operations each",
+            "layers 0-2   fused: one native operation each",
             "output head  8-bit weights, 15-bit activations",
         ]
     with PagedModel(families.make("cohere2", bits=4), context=64, compute="fast") as paged:
@@ -411,9 +409,9 @@ def test_what_differs_has_a_line_of_its_own() -> None:
     table = Levels("exact", "Because.", (whole, whole, part, whole)).table()
     assert table == [
         "compute: exact. Because.",
-        "layers 0-1  fused: two native operations each",
+        "layers 0-1  fused: one native operation each",
         "layer 2     by operations: It has two norms.",
-        "layer 3     fused: two native operations each",
+        "layer 3     fused: one native operation each",
     ]
 
 
