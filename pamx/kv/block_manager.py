@@ -66,10 +66,8 @@ class BlockManager:
                 f"{count} more blocks of {self.block_size} tokens are needed, and "
                 f"{len(self._free)} of {self.num_blocks} are free."
             )
-        if count == 0:
-            return []
-        taken = self._free[-count:][::-1]
-        del self._free[-count:]
+        # One by one: a collected sequence may give its blocks back at any moment in between.
+        taken = [self._free.pop() for _ in range(count)]
         for block in taken:
             self._references[block] = 1
         return taken

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -48,6 +51,36 @@ def test_impossible_counts_change_nothing() -> None:
     with pytest.raises(ValueError, match="cannot grow by -3"):
         BlockTable(manager).grow(-3)
     assert (manager.num_free, manager.references(blocks[0])) == (2, 1)
+
+
+class Dropped:
+    """Holds blocks, is part of a cycle, and gives its blocks back when it is collected."""
+
+    def __init__(self, manager: BlockManager) -> None:
+        self.myself = self
+        weakref.finalize(self, manager.release, manager.allocate(2))
+
+
+def test_blocks_that_come_back_while_others_are_taken() -> None:
+    """The collector may run, and close what was dropped, at any allocation of Python's."""
+    before = gc.get_threshold()
+    try:
+        for moment in range(1, 30):
+            manager = BlockManager(64, 8)
+            gc.collect()
+            gc.disable()
+            Dropped(manager)
+            lists = [[moment] for _ in range(300)]  # more than Python keeps for reuse
+            gc.set_threshold(gc.get_count()[0] + moment)
+            gc.enable()
+            taken = manager.allocate(3)
+            del lists
+            gc.collect()
+            rest = manager.allocate(manager.num_free)
+            assert sorted(taken + rest) == list(range(64))
+    finally:
+        gc.enable()
+        gc.set_threshold(*before)
 
 
 @pytest.mark.parametrize("size", [0, 7, 64])
