@@ -29,8 +29,9 @@ _PREFIX, _LOCK = "pamx-swap-", "lock"
 class _Saved:
     size: int
     checksum: int
-    data: Bytes | None  # None: in the file
+    data: Bytes | None  # None: in the file, or lost
     path: Path | None
+    on_disk: bool  # whose room it takes
 
 
 class SwapSpace:
@@ -60,7 +61,7 @@ class SwapSpace:
         self._folder: Path | None = None
         self._lock: FileLock | None = None
         self._saved: dict[int, _Saved] = {}
-        self._reserved: dict[int, bool] = {}  # id -> whether on disk
+        self._reserved: dict[int, tuple[int, bool]] = {}  # id -> bytes, whether on disk
         self.block_bytes = pool.nbytes // pool.num_blocks
 
     def reserve(self, key: int, blocks: int) -> bool:
@@ -68,11 +69,11 @@ class SwapSpace:
         size = blocks * self.block_bytes
         if size <= self._ram_left:
             self._ram_left -= size
-            self._reserved[key] = False
+            self._reserved[key] = size, False
             return True
         if size <= self._disk_left and self._disk_has(size):
             self._disk_left -= size
-            self._reserved[key] = True
+            self._reserved[key] = size, True
             return True
         return False
 
@@ -85,14 +86,15 @@ class SwapSpace:
         parts = [pages[ids] for layer in self._pool.layers for pages in (layer.keys, layer.values)]
         mx.eval(parts)
         data = np.concatenate([_as_bytes(part) for part in parts])
-        saved = _Saved(data.size, _checksum(data), data, None)
-        if self._reserved.pop(key):
-            saved.data, saved.path = None, self._file(key)
+        _, on_disk = self._reserved.pop(key)
+        saved = _Saved(data.size, _checksum(data), None if on_disk else data, None, on_disk)
+        self._saved[key] = saved
+        if on_disk:
             try:
+                saved.path = self._file(key)
                 data.tofile(saved.path)
             except OSError:
-                saved.path.unlink(missing_ok=True)
-        self._saved[key] = saved
+                _remove(saved.path)
 
     def restore(self, key: int, blocks: list[int]) -> bool:
         """Copies what was saved under `key` into these blocks and forgets it.
@@ -124,17 +126,21 @@ class SwapSpace:
     def drop(self, key: int) -> None:
         """Forgets what was saved or reserved under `key`, if anything."""
         saved = self._saved.pop(key, None)
-        if saved is None:
-            return
-        if saved.path is None:
-            self._ram_left += saved.size
+        if saved is not None:
+            self._give_back(saved.size, saved.on_disk)
+            _remove(saved.path)
+        elif key in self._reserved:
+            self._give_back(*self._reserved.pop(key))
+
+    def _give_back(self, size: int, on_disk: bool) -> None:
+        if on_disk:
+            self._disk_left += size
         else:
-            saved.path.unlink(missing_ok=True)
-            self._disk_left += saved.size
+            self._ram_left += size
 
     def close(self) -> None:
         """Forgets everything and removes the files."""
-        for key in list(self._saved):
+        for key in [*self._saved, *self._reserved]:
             self.drop(key)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -158,6 +164,12 @@ class SwapSpace:
             return shutil.disk_usage(place).free - size >= self.free_floor
         except OSError:
             return False
+
+
+def _remove(path: Path | None) -> None:
+    if path is not None:
+        with suppress(OSError):
+            path.unlink()
 
 
 def _remove_abandoned(parent: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +102,24 @@ def test_damage_is_a_miss_and_touches_nothing(
     for found, expected in zip(contents(pool, list(range(10))), before, strict=True):
         np.testing.assert_array_equal(found, expected)
     assert swap.reserve(2, 10)
+    swap.close()
+
+
+def test_a_folder_that_takes_no_files_loses_pages_and_stops_nothing(
+    pool: BlockPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(**_: object) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    swap = SwapSpace(pool, disk_bytes=pool.nbytes, folder=tmp_path)
+    assert swap.reserve(1, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", full)
+        swap.save(1, list(range(10)))
+    assert not swap.restore(1, list(range(10)))
+    assert swap.reserve(2, 10), "the room is free again"
+    swap.drop(2)
+    assert swap.reserve(3, 10), "also what was reserved and never saved"
     swap.close()
 
 
