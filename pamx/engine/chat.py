@@ -58,8 +58,10 @@ class ChatSession:
         messages: list[Message] = [*self.messages, {"role": "user", "content": text}]
         prompt = prompt_tokens(self._engine.tokenizer, messages)
         try:
-            self._engine.check_request(prompt, max_tokens)
+            self._engine.check_request(prompt, max_tokens, sampling)
         except RequestError as error:
+            if len(prompt) < self._engine.context:
+                raise
             raise RequestError(
                 error.message, "Begin a new conversation (in pamx chat: /clear)."
             ) from error

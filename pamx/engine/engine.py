@@ -18,7 +18,7 @@ from pamx.engine.beam import Beam, beam_search
 from pamx.engine.chat import ChatSession
 from pamx.engine.completion import BeamAnswer, Completion, Delta, FinishReason
 from pamx.engine.prompt import Prompt, prompt_tokens
-from pamx.engine.sampling import Sampling, make_sampler
+from pamx.engine.sampling import Sampling, history_sampler
 from pamx.engine.slot import Dense, Paged, Slot
 from pamx.engine.steps import decode, prefill
 from pamx.engine.text import TextStream
@@ -163,10 +163,10 @@ class Engine(Closing):
 
         Raises:
             RequestError: the prompt is empty, does not suit the template, or leaves no room for
-                an answer.
+                an answer; or log-probabilities are wanted, which only batches report.
         """
         tokens = self.tokens(prompt, raw=raw)
-        self.check_request(tokens, max_tokens)
+        self.check_request(tokens, max_tokens, sampling)
         return self._answer_alone(tokens, max_tokens, sampling, stop)
 
     def tokens(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
@@ -308,8 +308,14 @@ class Engine(Closing):
         """An empty sequence."""
         return Slot(Paged(self._paged.sequence()) if self._paged else Dense(self.model))
 
-    def check_request(self, prompt: list[int], max_tokens: int | None) -> None:
-        """Raises RequestError if a prompt cannot be answered within the context."""
+    def check_request(
+        self, prompt: list[int], max_tokens: int | None, sampling: Sampling = GREEDY
+    ) -> None:
+        """Raises RequestError if a prompt cannot be answered, alone and within the context."""
+        if sampling.logprobs is not None:
+            raise RequestError(
+                "An answer by itself comes without log-probabilities.", "Use Engine.batch."
+            )
         if max_tokens is not None and max_tokens < 1:
             raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1.")
         if not prompt:
@@ -348,9 +354,10 @@ class Engine(Closing):
             self.model,
             slot,
             prompt[-1],
-            make_sampler(sampling),
+            history_sampler(sampling, prompt, tokens),
             limit,
-            lookahead=self._paged is None or self._paged.backend.in_place,
+            lookahead=not sampling.needs_history
+            and (self._paged is None or self._paged.backend.in_place),
         )
         for token in new_tokens:
             last = time.perf_counter()

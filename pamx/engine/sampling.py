@@ -33,7 +33,8 @@ class Sampling:
         frequency_penalty: Taken from a token's logit as often as it is in the answer.
         logit_bias: Added to the logits of these token ids.
         logprobs: How many of the most likely tokens to report with their log-probabilities, at
-            each place, beside the one that was drawn; None reports nothing.
+            each place, beside the one that was drawn; None reports nothing. Batches alone have
+            a place for them.
 
     Raises:
         RequestError: a value is out of range.
@@ -123,6 +124,20 @@ def make_sampler(sampling: Sampling, sample: int = 0) -> Sampler:
         return mx.random.categorical(scores, key=base ^ place)
 
     return draw
+
+
+def history_sampler(sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> Sampler:
+    """A sampler that also applies bias and penalties.
+
+    Args:
+        prompt: Tokens before the answer.
+        answer: The answer so far, which the caller appends to. With `sampling.needs_history` it
+            must have every token before the one that is drawn.
+    """
+    draw = make_sampler(sampling)
+    if not (sampling.logit_bias or sampling.needs_history):
+        return draw
+    return lambda logits, index: draw(adjust(logits, sampling, prompt, answer), index)
 
 
 def adjust(

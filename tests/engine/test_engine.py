@@ -12,8 +12,10 @@ from mlx_lm.models.cache import make_prompt_cache
 
 import pamx
 import pamx.models
-from pamx.engine import Engine
+from pamx.engine import Engine, Sampling
 from pamx.engine.admission_record import recall_admission, remember_admission
+from pamx.engine.batch import Output
+from pamx.engine.request import Request
 from pamx.engine.slot import Dense, Slot
 from pamx.engine.steps import decode, prefill
 from pamx.errors import OutOfBlocksError, RequestError
@@ -169,6 +171,36 @@ def test_a_step_that_breaks_off_is_mended(engine: Engine) -> None:
     assert after.completion.tokens == engine.generate(session.messages[:-1], max_tokens=6).tokens
     session.close()
     assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(repetition_penalty=2.0),
+        Sampling(presence_penalty=1.5, frequency_penalty=0.5, temperature=0.7, seed=3),
+        Sampling(logit_bias={504: -100.0}),
+    ],
+)
+def test_penalties_and_bias_hold_alone_as_in_a_batch(engine: Engine, sampling: Sampling) -> None:
+    prompt = engine.tokens("What is the capital of France?")
+    alone = engine.generate(prompt, max_tokens=16, sampling=sampling).tokens
+    assert alone != engine.generate(prompt, max_tokens=16).tokens
+    with engine.batch() as batch:
+        batch.submit(Request("same", prompt, max_tokens=16, sampling=sampling))
+        outputs: list[Output] = []
+        while batch.has_work:
+            outputs += batch.step()
+    assert [o.token for o in outputs if o.token is not None] == alone
+
+
+def test_log_probabilities_are_not_silently_left_out(engine: Engine) -> None:
+    wanted = Sampling(logprobs=3)
+    for ask in (
+        lambda: engine.stream("Hi", sampling=wanted),
+        lambda: engine.chat().ask("Hi", sampling=wanted),
+    ):
+        with pytest.raises(RequestError, match=r"without log-probabilities.*Use Engine\.batch"):
+            ask()
 
 
 def test_seeds_repeat(engine: Engine) -> None:
