@@ -225,7 +225,7 @@ class BatchEngine(Closing):
     def cancel(self, request_id: str) -> None:
         """Ends a request's answers; what they have so far comes with the next step's outputs."""
         for answer in [a for a in self._answers.values() if a.request.id == request_id]:
-            self._closed_out.append(self._end(answer, "cancelled"))
+            self._closed_out += self._end_early(answer)
 
     @property
     def has_work(self) -> bool:
@@ -261,13 +261,13 @@ class BatchEngine(Closing):
             outputs += self._settle()
         plan = self._scheduler.schedule()
         if self._running is None and self._scheduler.is_stuck(plan):
-            outputs.append(self._give_up(self._scheduler.first_in_line))
+            outputs += self._give_up(self._scheduler.first_in_line)
         queued = self._launch(plan) if plan.chunks or plan.swap_out or plan.swap_in else None
         outputs += self._settle()
         self._running = queued
         return outputs
 
-    def _give_up(self, sequence: Sequence) -> Output:
+    def _give_up(self, sequence: Sequence) -> list[Output]:
         """Ends an answer that cannot have pages because others than this engine hold them."""
         manager = self._paged.manager
         needed = manager.blocks_for(sequence.length)
@@ -277,8 +277,8 @@ class BatchEngine(Closing):
             "on this model hold the rest.",
             "Close them, or load the model with a larger context.",
         )
-        end = self._end(self._answers[sequence], "cancelled")
-        return replace(end, completion=None, error=error)
+        ends = self._end_early(self._answers[sequence])
+        return [replace(end, completion=None, error=error) for end in ends]
 
     def _can_look_ahead(self) -> bool:
         """Whether the next step can be queued without knowing this one's tokens."""
@@ -456,6 +456,13 @@ class BatchEngine(Closing):
         if len(sequence.tokens) >= sequence.max_len:
             return [news, self._end(answer, "length")]
         return [news]
+
+    def _end_early(self, answer: _Answer) -> list[Output]:
+        """Ends an answer, and with it those that would have been forked from it."""
+        forked = answer.index > 0 or answer.sequence.length > answer.sequence.prompt_len
+        end = self._end(answer, "cancelled")
+        others = range(1, 1 if forked else answer.request.n)
+        return [end, *(replace(end, index=index) for index in others)]
 
     def _output(self, answer: _Answer, text: str, token: int, logprobs: Logprobs | None) -> Output:
         return Output(answer.request.id, answer.index, text, token, logprobs)

@@ -285,6 +285,24 @@ def test_cancelling_frees_pages_and_reports_what_there_is(
     assert paged.manager.num_used == 0, "closing ends what is left"
 
 
+def test_every_sample_of_a_cancelled_request_is_reported(
+    paged: PagedModel, tokenizer: TokenizerWrapper
+) -> None:
+    """Also of one that has not been forked, or of which some samples are over."""
+    prompt = list(range(5, 105))
+    with BatchEngine(paged, tokenizer, 4096, max_seqs=2, token_budget=40) as batch:
+        for steps in (0, 1, 2, 3, 4, 30):
+            batch.submit(Request("many", prompt, max_tokens=20, n=3))
+            outputs: list[Output] = []
+            for _ in range(steps):
+                outputs += batch.step()
+            batch.cancel("many")
+            while batch.has_work:
+                outputs += batch.step()
+            ends = [o.index for o in outputs if o.completion]
+            assert sorted(ends) == [0, 1, 2], steps
+
+
 def test_pages_that_somebody_else_holds_are_an_error_and_no_hang(
     tokenizer: TokenizerWrapper,
 ) -> None:
@@ -293,15 +311,15 @@ def test_pages_that_somebody_else_holds_are_an_error_and_no_hang(
         other = paged.sequence()
         mx.eval(model(mx.array([[5] * 100]), cache=other.caches))
         with BatchEngine(paged, tokenizer, 4096) as batch:
-            batch.submit(Request("large", [5] * 60, max_tokens=4))
+            batch.submit(Request("large", [5] * 60, max_tokens=4, n=2))
             batch.submit(Request("small", [6] * 3, max_tokens=4))
             outputs = []
             for _ in range(50):
                 outputs += batch.step()
             assert not batch.has_work
-        errors = {o.request_id: str(o.error) for o in outputs if o.error}
-        assert list(errors) == ["large"]
-        assert "needs 4 blocks of 16 tokens now" in errors["large"]
+        errors = {(o.request_id, o.index): str(o.error) for o in outputs if o.error}
+        assert list(errors) == [("large", 0), ("large", 1)]
+        assert "needs 4 blocks of 16 tokens now" in errors["large", 1]
         assert [o.request_id for o in outputs if o.completion] == ["small"]
         other.close()
         assert paged.manager.num_used == 0
