@@ -62,7 +62,7 @@ def compare(job: tuple[int, int, str, ComputeMode, str | None]) -> dict[str, Any
     backend = backend_named(kernel)
     with PagedModel(model, context=4096, backend=backend, compute=compute) as paged:
         slot = Slot(Paged(paged.sequence()))
-        list(prefill(model, slot, prompt, prefill_chunk()))
+        list(prefill(model, slot, prompt, prefill_chunk(paged.compute.mode)))
         found = list(
             decode(
                 model,

@@ -60,6 +60,8 @@ class Step:
         num_blocks: int,
         block_size: int,
     ) -> None:
+        if not slices:
+            raise ValueError("a step has at least one sequence")
         if packing is Packing.SEQUENCE and len(slices) != 1:
             raise ValueError(f"{packing} packs one sequence, not {len(slices)}")
         self.slices = tuple(slices)

@@ -140,7 +140,7 @@ def _score(beam: _Open, length_penalty: float, finished: bool) -> Beam:
 
 def _read_prompt(paged: PagedModel, table: BlockTable, prompt: list[int]) -> mx.array:
     """Log-probabilities [1, vocabulary] of the token after the prompt."""
-    chunk = prefill_chunk()
+    chunk = prefill_chunk(paged.compute.mode)
     for start in range(0, len(prompt), chunk):
         tokens = prompt[start : start + chunk]
         paged.pool.copy(table.grow(len(tokens)))

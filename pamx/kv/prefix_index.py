@@ -14,6 +14,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from pamx.kv.block_manager import BlockManager
 
@@ -119,16 +120,10 @@ class PrefixIndex:
 
     def evict(self, count: int) -> int:
         """Gives up to `count` blocks that only the index holds back to the pool."""
-        freed = 0
-        for key in list(self._entries):
-            if freed >= count:
-                break
-            block = self._entries[key].block
-            if self._manager.references(block) == 1:
-                del self._entries[key]
-                self._manager.release([block])
-                freed += 1
-        return freed
+        unused = (k for k, e in self._entries.items() if self._manager.references(e.block) == 1)
+        evicted = list(islice(unused, max(count, 0)))
+        self._manager.release([self._entries.pop(key).block for key in evicted])
+        return len(evicted)
 
     def clear(self) -> None:
         """Forgets everything; blocks that sequences hold stay theirs."""

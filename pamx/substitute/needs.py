@@ -135,7 +135,7 @@ def page_layers(
     ]
 
 
-def prefill_chunk(mode: ComputeMode = "mlx") -> int:
+def prefill_chunk(mode: ComputeMode) -> int:
     """Tokens of a prompt to compute at a time on MLX's default device."""
     on_cpu = mx.default_device().type == mx.DeviceType.cpu
     return _STEP_ROWS_ON_MLX_CPU if on_cpu and mode == "mlx" else _STEP_ROWS
