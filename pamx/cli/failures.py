@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import traceback
+from pathlib import Path
 
+from pamx.cli.sizes import bytes_text
 from pamx.cli.terminal import say, settle_stdout
 from pamx.errors import PamxError
 
@@ -37,19 +40,46 @@ def explain(error: BaseException) -> tuple[str, str]:
     """The message and the hint that a person should read; the hint may be empty."""
     if isinstance(error, PamxError):
         return error.message, error.hint
+    limit = _address_limit()
     if isinstance(error, MemoryError):
         return (
-            "There is not enough memory for this.",
-            "Choose a smaller model or a smaller --context, or close other programs.",
+            f"There is not enough memory for this{f': {limit}' if limit else ''}.",
+            "Raise that limit."
+            if limit
+            else "Choose a smaller model or a smaller --context, or close other programs.",
         )
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" that holds {error.filename}" if error.filename else " written to"
         return f"The disk{where} is full.", "Free some space and run this again."
+    if isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
+        return (
+            "The folder that this command runs in has been deleted.",
+            "Change to a folder that exists, and run it again.",
+        )
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename else ""
         return f"{where}{error.strerror}.", ""
     what = f"{type(error).__name__}: {error}".strip().rstrip(":. ")
+    if limit:
+        return f"{what}. It may be for lack of memory: {limit}.", "Raise that limit."
     return (
         f"This is a bug in pamx: {what}.",
         "Run the command again with PAMX_DEBUG=1 for the traceback, and report it with that.",
     )
+
+
+def _address_limit() -> str:
+    """What `ulimit -v` leaves this process, in words; empty for no limit."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f"its address space is limited to {bytes_text(limit)} (ulimit -v)"
+
+
+def _is_nowhere() -> bool:
+    """Whether the working directory is gone."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return True
+    return False

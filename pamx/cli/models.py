@@ -54,7 +54,7 @@ def models(ctx: typer.Context, json: options.Json = False) -> None:
         rows = [
             (
                 m.name,
-                f"{m.source}, gone" if m.gone else m.source,
+                _source(m),
                 _size(m.size_bytes),
                 _size(m.packed_bytes),
                 str(m.path),
@@ -124,18 +124,16 @@ def _find(name: str) -> list[CachedModel]:
     """The cached models that `name` fits; several for a Hub repository in several versions."""
     from pathlib import Path
 
-    from pamx.models import cached
+    from pamx.models import cached, full_path
 
     repository, _, revision = name.partition("@")
+    path = full_path(name)
     found = [
         model
         for model in cached()
         if name == model.name
         or (model.source == "gguf" and Path(model.name).stem == name)
-        or (
-            model.source in ("gguf", "folder")
-            and Path(model.name) == Path(name).expanduser().resolve()
-        )
+        or (model.source in ("gguf", "folder") and model.name == path)
         or (model.name == repository and revision and (model.revision or "").startswith(revision))
     ]
     if not found:

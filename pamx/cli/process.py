@@ -35,7 +35,7 @@ def _status() -> int:
             return end.code or 0
         sys.stderr.write(f"{end.code}\n")
         return 1
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         return report(error)
     return 0
 

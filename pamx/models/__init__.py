@@ -4,7 +4,7 @@ A name is the built-in default, a Hub repository, a folder or a GGUF file; ``loa
 them into an mlx-lm model and tokenizer. Importing this package imports neither.
 """
 
-from pamx.models.catalogue import CachedModel, cached, remove, remove_packed
+from pamx.models.catalogue import CachedModel, cached, full_path, remove, remove_packed
 from pamx.models.load import LoadedModel, fetch, load, read_weights
 from pamx.models.source import DEFAULT_MODEL
 
@@ -14,6 +14,7 @@ __all__ = [
     "LoadedModel",
     "cached",
     "fetch",
+    "full_path",
     "load",
     "read_weights",
     "remove",

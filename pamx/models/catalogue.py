@@ -13,7 +13,7 @@ from pamx.models.cache_dir import cache_root, disk_errors
 if TYPE_CHECKING:
     from huggingface_hub import CachedRepoInfo, HFCacheInfo
 
-__all__ = ["CachedModel", "cached", "remove", "remove_packed"]
+__all__ = ["CachedModel", "cached", "full_path", "remove", "remove_packed"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,14 @@ def cached() -> list[CachedModel]:
     return found + elsewhere
 
 
+def full_path(name: str) -> str:
+    """The path that ``name`` stands for if it is one; itself if it can be none."""
+    try:
+        return str(Path(name).expanduser().resolve())
+    except (OSError, RuntimeError, ValueError):  # no working directory, no such user, a null byte
+        return name
+
+
 def remove(name: str) -> CachedModel:
     """Delete a model and its packed weights from the cache.
 
@@ -78,10 +86,7 @@ def remove(name: str) -> CachedModel:
     """
     local = [model for model in _converted() if name in (model.name, _gguf_name(model))]
     if not local:
-        try:
-            full = str(Path(name).expanduser().resolve())
-        except (OSError, RuntimeError):
-            full = name
+        full = full_path(name)
         local = [model for model in _converted() if model.name == full]
     if len({model.name for model in local}) > 1:
         raise ModelError(

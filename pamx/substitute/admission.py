@@ -89,7 +89,7 @@ def measure_reference(model: Module, layers: list[LayerGeometry]) -> Reference:
         expected = _on_own_cache(model, rows)
     except Exception as error:
         raise ModelError(
-            f"mlx-lm cannot run this model here: {error}.", "Try another model."
+            f"mlx-lm cannot run this model here: {str(error).rstrip('.')}.", "Try another model."
         ) from error
 
     if bool(mx.isnan(expected).any()):

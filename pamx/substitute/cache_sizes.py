@@ -67,7 +67,7 @@ def _after(model: Module, tokens: int) -> tuple[list[int], list[Any]]:
         model(mx.zeros((1, tokens), mx.int32), cache=caches)
     except Exception as error:
         raise ModelError(
-            f"mlx-lm cannot run this model here: {error}.",
+            f"mlx-lm cannot run this model here: {str(error).rstrip('.')}.",
             "Some models need a GPU; try another one.",
         ) from error
     leaves = [leaf for cache in caches for leaf in _leaves(cache)]

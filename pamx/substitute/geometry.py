@@ -32,7 +32,7 @@ def discover_geometry(model: Module) -> list[LayerGeometry]:
         model(mx.array([[0]]), cache=caches)
     except Exception as error:
         raise ModelError(
-            f"mlx-lm cannot run this model here: {error}.",
+            f"mlx-lm cannot run this model here: {str(error).rstrip('.')}.",
             "Some models need a GPU; try another one.",
         ) from error
     return [_geometry(cache) for cache in caches]

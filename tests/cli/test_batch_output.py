@@ -120,7 +120,7 @@ def test_a_file_system_without_locks_will_do(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
 def test_a_full_device() -> None:
     with (
-        pytest.raises(PamxError, match=r"disk that holds /dev/full is full.*--resume"),
+        pytest.raises(PamxError, match=r"disk that holds /dev/full is full\. Write to a file"),
         ResultFile(Path("/dev/full"), resume=False) as output,
     ):
         output.write(row(1))

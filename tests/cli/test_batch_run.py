@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,7 +37,10 @@ DEFAULTS = Defaults("model", Options(max_tokens=1))
 
 
 class Engine:
-    """Answers with its prompt; "refuse" is refused, "break" breaks off, each in its way."""
+    """Answers with its prompt; "refuse" is refused, "break" breaks off, each in its way.
+
+    "interrupt" is as if Ctrl-C were pressed when it is answered.
+    """
 
     name = "stand-in"
     compute = Levels("mlx", "As asked.")
@@ -77,6 +82,8 @@ class Engine:
     def _answer(self, request: Request, index: int) -> Output:
         text = "".join(chr(token) for token in request.prompt)
         self.submitted_before[request.id] = len(self.submitted)
+        if text == "interrupt":
+            os.kill(os.getpid(), signal.SIGINT)
         if text == "break" and index == request.n - 1:
             return Output(request.id, index, "", error=OutOfBlocksError("No room."))
         done = Completion(f"{text}{index or ''}", [1, 2], "stop", len(text), 0, 0.5, 0.25)
@@ -212,6 +219,18 @@ def test_one_failure_does_not_stop_the_others(
     said = capsys.readouterr().err
     assert "Requests             2 done, 2 failed, 0 bad" in said
     assert said.endswith("Not every row was answered: 2 rows failed.\n")
+
+
+def test_an_interrupted_batch_counts_what_is_left(
+    start: Start, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endless = [{"prompt": "z", "max_tokens": 10**9}] * 40  # more than are taken up at a time
+    with pytest.raises(KeyboardInterrupt):
+        start([{"prompt": "a"}, {"prompt": "interrupt"}, *endless])
+    assert ids(results()) == ["1", "2"]
+    said = capsys.readouterr().err
+    assert "Requests             2 done, 0 failed, 0 bad, 40 unfinished" in said
+    assert said.endswith("Interrupted. The same command with --resume continues.\n")
 
 
 def test_of_several_answers_one_may_fail(start: Start) -> None:
@@ -425,11 +444,11 @@ def test_results_do_not_run_into_the_progress_on_one_terminal(
 
 
 def test_the_summary() -> None:
-    progress: Any = SimpleNamespace(done=4, failed=0, bad=1)
+    progress: Any = SimpleNamespace(done=4, failed=0, bad=1, unfinished=7)
     stats = BatchStats(1000, 250, 60, 3, 2, 7, 8, 9, [0.1, 0.2, 0.3, 0.4])
     text = table(progress, 30.0, stats, [1.0, 2.0, 3.0, 4.0], 2, "exact: 30 layers fused")
     assert text.splitlines() == [
-        "Requests             4 done, 0 failed, 1 bad, 2 from an earlier run",
+        "Requests             4 done, 0 failed, 1 bad, 7 unfinished, 2 from an earlier run",
         "Tokens               1,000 of prompts, 60 generated",
         "Time                 30.0 s",
         "Throughput           2.0 tokens/s, 8.0 requests/min",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pamx.cli import process
 from pamx.cli.failures import explain, report
 from pamx.errors import ModelError
 
@@ -69,6 +70,54 @@ def test_debugging_shows_the_traceback(
 )
 def test_explanations(error: BaseException, said: str) -> None:
     assert said in explain(error)[0]
+
+
+def test_a_limit_of_the_address_space_is_named() -> None:
+    code = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+from pamx.cli.failures import explain
+for error in (MemoryError(), RuntimeError("can't start new thread")):
+    print(*explain(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    limit = "its address space is limited to 3.0 GiB (ulimit -v). Raise that limit."
+    assert done.stdout.splitlines() == [
+        f"There is not enough memory for this: {limit}",
+        f"RuntimeError: can't start new thread. It may be for lack of memory: {limit}",
+    ]
+
+
+@pytest.mark.parametrize("command", [["generate", "hi"], ["doctor"]])
+def test_a_working_directory_that_is_gone(
+    command: list[str], environment: dict[str, str], tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    shell = 'cd "$1" && rmdir "$1" && shift && exec "$@"'
+    done = subprocess.run(
+        ["sh", "-c", shell, "sh", str(gone), *PAMX, *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert done.returncode == 1
+    assert "Error: The folder that this command runs in has been deleted.\n" in done.stderr
+
+
+def test_what_is_no_exception_is_reported_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Panic(BaseException):
+        pass
+
+    def panic(**_: object) -> None:
+        raise Panic("no threads")
+
+    monkeypatch.setattr(process, "app", panic)
+    assert process._status() == 1
+    assert "Panic: no threads" in capsys.readouterr().err
 
 
 def test_a_message_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

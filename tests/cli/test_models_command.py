@@ -100,6 +100,8 @@ def test_what_a_model_was_made_from_may_be_gone(
     marker |= {"name": str(source), "source": "gguf"}
     (converted / "pamx.json").write_text(json.dumps(marker))
     assert [m["gone"] for m in json.loads(run("models", "--json", env=own).stdout)] == [False]
+    assert run("models", "path", str(source), env=own).returncode == 0
+    assert "~nobody-here is not on this" in run("models", "path", "~nobody-here", env=own).stderr
     source.unlink()
     assert [m["gone"] for m in json.loads(run("models", "--json", env=own).stdout)] == [True]
     assert "gguf, gone" in run("models", env=own).stdout

@@ -157,6 +157,5 @@ class ResultFile:
 
     def _failure(self, error: OSError) -> PamxError:
         named = OSError(error.errno, error.strerror, str(self._path))
-        return PamxError(
-            explain(named)[0], "Once that is mended, the same command with --resume continues."
-        )
+        hint = "Once that is mended, the same command with --resume continues."
+        return PamxError(explain(named)[0], hint if self._regular else "Write to a file instead.")

@@ -49,6 +49,17 @@ class Progress:
         """Time since the start."""
         return self._clock() - self._start
 
+    @property
+    def unfinished(self) -> int | None:
+        """Rows of the file that are not over, or None if that cannot be known."""
+        if self._total is None:
+            return None
+        return max(self._total - self._over, 0)
+
+    @property
+    def _over(self) -> int:
+        return self.done + self.failed + self.bad
+
     def restart(self) -> None:
         """Time counts from now on: the model is loaded."""
         self._start = self._last = self._clock()
@@ -82,16 +93,15 @@ class Progress:
 
     def line(self) -> str:
         """Rows, rates and remaining time."""
-        over = self.done + self.failed + self.bad
+        over = self._over
         seconds = self.seconds
         parts = [f"{over} rows" if self._total is None else f"{over} of {self._total} rows"]
         parts += [f"{count} {word}" for count, word in self._trouble() if count]
         if seconds > 0:
             parts.append(f"{self._tokens / seconds:.1f} tokens/s")
             parts.append(f"{over / seconds * 60:.1f} rows/min")
-        if self._total is not None and over and seconds > 0:
-            left = max(self._total - over, 0) * seconds / over
-            parts.append(f"{duration_text(left)} left")
+        if self.unfinished is not None and over and seconds > 0:
+            parts.append(f"{duration_text(self.unfinished * seconds / over)} left")
         return printable(", ".join(parts))
 
     def _trouble(self) -> list[tuple[int, str]]:

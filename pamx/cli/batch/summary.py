@@ -40,6 +40,8 @@ def table(
         computed_by: What computed the model.
     """
     requests = [f"{progress.done} done", f"{progress.failed} failed", f"{progress.bad} bad"]
+    if progress.unfinished:
+        requests.append(f"{progress.unfinished} unfinished")
     if earlier:
         requests.append(f"{earlier} from an earlier run")
     tokens, done = stats.completion_tokens, progress.done
