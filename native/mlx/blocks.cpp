@@ -1,9 +1,8 @@
 // The fused blocks as MLX primitives.
 #include "cpu/block/attention_block.hpp"
 #include "cpu/block/mlp_block.hpp"
-#include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
+#include "mlx/cpu_operation.hpp"
 #include "mlx/pool.hpp"
 #include "mlx/rows.hpp"
 
@@ -51,29 +50,22 @@ class AttentionBlock : public PoolPrimitive {
   int32_t partition_;
 };
 
-class MlpBlock : public mx::UnaryPrimitive {
+class MlpBlock : public CpuOperation {
  public:
   MlpBlock(mx::Stream stream, std::shared_ptr<const cpu::MlpBlock> block)
-      : UnaryPrimitive(stream), block_(std::move(block)) {}
+      : CpuOperation(stream), block_(std::move(block)) {}
 
-  void eval_cpu(const std::vector<mx::array>& in, mx::array& out) override {
-    out.set_data(mx::allocator::malloc(out.nbytes()));
-    if (out.size() == 0) return;
+  const char* name() const override { return "PamxMlpBlock"; }
+
+ protected:
+  void dispatch(mx::cpu::CommandEncoder& encoder, const std::vector<mx::array>& in,
+                mx::array& out) override {
     cpu::MlpBlockCall call;
     call.block = block_.get();
     call.x = row_view(in[0]);
     call.out = out.data<char>();
-    auto& encoder = mx::cpu::get_command_encoder(stream());
-    encoder.set_input_array(in[0]);
-    encoder.set_output_array(out);
     encoder.dispatch([call, block = block_] { cpu::run(call); });
   }
-
-  void eval_gpu(const std::vector<mx::array>&, mx::array&) override {
-    throw std::runtime_error("pamx's native library has no GPU kernels in this build");
-  }
-
-  const char* name() const override { return "PamxMlpBlock"; }
 
  private:
   std::shared_ptr<const cpu::MlpBlock> block_;
@@ -135,15 +127,12 @@ extern "C" int pamx_attention_block_apply(const pamx_attention_block* block,
   return pamx::guarded([&] {
     using pamx::array_of;
     pamx::require(block && batch, "block and batch must not be null");
-    auto& out_array = array_of(out, "out");
-    auto& key_pool_array = array_of(key_pool_out, "key_pool_out");
-    auto& value_pool_array = array_of(value_pool_out, "value_pool_out");
-    auto results =
-        pamx::attention_block(block->block, batch->batch, window, array_of(x, "x"),
-                              array_of(key_pool, "key_pool"), array_of(value_pool, "value_pool"));
-    out_array = std::move(results[0]);
-    key_pool_array = std::move(results[1]);
-    value_pool_array = std::move(results[2]);
+    pamx::fill({{out, "out"}, {key_pool_out, "key_pool_out"}, {value_pool_out, "value_pool_out"}},
+               [&] {
+                 return pamx::attention_block(block->block, batch->batch, window, array_of(x, "x"),
+                                              array_of(key_pool, "key_pool"),
+                                              array_of(value_pool, "value_pool"));
+               });
   });
 }
 
