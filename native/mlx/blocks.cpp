@@ -3,6 +3,7 @@
 #include "cpu/block/mlp_block.hpp"
 #include "mlx/bridge.hpp"
 #include "mlx/cpu_operation.hpp"
+#include "mlx/memory.hpp"
 #include "mlx/pool.hpp"
 #include "mlx/rows.hpp"
 
@@ -24,7 +25,7 @@ class AttentionBlock : public PoolPrimitive {
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     for (size_t i = 1; i < 3; ++i) hand_on(in[i], out[i]);
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
+    out[0].set_data(allocate(out[0].nbytes()));
     cpu::AttentionBlockCall call;
     call.block = block_.get();
     call.batch = batch_.get();

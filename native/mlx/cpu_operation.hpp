@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
+#include "mlx/memory.hpp"
 #include "mlx/primitives.h"
 
 namespace pamx {
@@ -16,7 +16,7 @@ class CpuOperation : public mlx::core::UnaryPrimitive {
   using mlx::core::UnaryPrimitive::UnaryPrimitive;
 
   void eval_cpu(const std::vector<mlx::core::array>& in, mlx::core::array& out) override {
-    out.set_data(mlx::core::allocator::malloc(out.nbytes()));
+    out.set_data(allocate(out.nbytes()));
     if (out.size() == 0) return;
     auto& encoder = mlx::core::cpu::get_command_encoder(stream());
     for (const auto& a : in) encoder.set_input_array(a);

@@ -4,10 +4,10 @@
 #include "core/attention_params.hpp"
 #include "core/batch.hpp"
 #include "cpu/attention/attention.hpp"
-#include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
 #include "mlx/gpu.hpp"
+#include "mlx/memory.hpp"
 #include "mlx/ops.h"
 #include "mlx/pool.hpp"
 #include "mlx/rows.hpp"
@@ -103,7 +103,7 @@ class PagedAttention : public PoolPrimitive {
     flags.contiguous = true;
     flags.row_contiguous = length == 1 || heads == 1;
     flags.col_contiguous = out[0].size() == static_cast<size_t>(v_dim);
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()), out[0].size(),
+    out[0].set_data(allocate(out[0].nbytes()), out[0].size(),
                     {length * heads * v_dim, v_dim, heads * v_dim, 1}, flags);
   }
 
