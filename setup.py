@@ -31,7 +31,6 @@ ROOT = Path(__file__).parent.resolve()
 NATIVE = ROOT / "native"
 SHADERS = ROOT / "shaders"
 BLAS = NATIVE / "blas"
-SHADERS = ROOT / "shaders"
 sys.path.insert(0, str(NATIVE))
 from building import metal  # noqa: E402
 
@@ -70,7 +69,7 @@ def sources() -> list[Path]:
 
 def headers() -> list[Path]:
     """Those that hosts and shaders share are among them."""
-    return [*sorted(NATIVE.rglob("*.h*")), *sorted((ROOT / "shaders").glob("*.h"))]
+    return [*sorted(NATIVE.rglob("*.h*")), *sorted(SHADERS.glob("*.h"))]
 
 
 def build_hash() -> str:

@@ -36,8 +36,8 @@ extern "C" int32_t pamx_set_dispatch_diagnostics(int32_t on) {
 
 extern "C" int32_t pamx_last_dispatch(int32_t* kinds, int32_t* partitions) {
   for (int32_t i = 0; i < pamx::last.parts; ++i) {
-    kinds[i] = static_cast<int32_t>(pamx::last.part[i].kind);
-    partitions[i] = pamx::last.part[i].partition;
+    if (kinds) kinds[i] = static_cast<int32_t>(pamx::last.part[i].kind);
+    if (partitions) partitions[i] = pamx::last.part[i].partition;
   }
   return pamx::last.parts;
 }

@@ -42,17 +42,19 @@ std::shared_ptr<Memory> Memory::map(const char* path, int64_t bytes) {
   require(path != nullptr && bytes > 0, "a file to map needs a path and a size");
   const int file = open(path, O_RDONLY | O_CLOEXEC);
   if (file < 0) refuse(std::string("cannot open ") + path);
-  struct stat info;
-  if (fstat(file, &info) != 0 || info.st_size != bytes) {
-    const int64_t size = info.st_size;
-    close(file);
-    throw Error(PAMX_FAILED, std::string(path) + " is " + std::to_string(size) +
-                                 " bytes long instead of " + std::to_string(bytes));
+  struct stat info{};
+  const bool known = fstat(file, &info) == 0;
+  void* data = MAP_FAILED;
+  if (known && info.st_size == bytes) {
+    data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, file, 0);
   }
-  void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ, MAP_SHARED, file, 0);
   const int error = errno;
   close(file);
   errno = error;
+  if (known && info.st_size != bytes) {
+    throw Error(PAMX_FAILED, std::string(path) + " is " + std::to_string(info.st_size) +
+                                 " bytes long instead of " + std::to_string(bytes));
+  }
   if (data == MAP_FAILED) refuse(std::string("cannot map ") + path);
   return std::shared_ptr<Memory>(new Memory(static_cast<uint8_t*>(data), bytes, bytes));
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <system_error>
 
 namespace pamx::cpu {
 
@@ -15,6 +16,8 @@ namespace {
 // microseconds, between two tokens of one sequence a few hundred; waking a thread costs about
 // fifty.
 constexpr std::chrono::microseconds kWorkerSpin{100};
+// Items are numbered in 32 bits; of more, which nobody has, the caller does all.
+constexpr int64_t kMostShared = INT32_MAX;
 // How long a caller spins for an item that a worker still holds. Items take about this long.
 constexpr std::chrono::microseconds kCallerSpin{50};
 
@@ -48,7 +51,11 @@ bool spin(std::chrono::microseconds time, Done&& done) {
 
 WorkerPool::WorkerPool(int32_t num_threads) {
   workers_.reserve(static_cast<size_t>(num_threads - 1));
-  for (int32_t i = 1; i < num_threads; ++i) workers_.emplace_back([this] { worker(); });
+  try {
+    for (int32_t i = 1; i < num_threads; ++i) workers_.emplace_back([this] { worker(); });
+  } catch (const std::system_error&) {
+    // The system has no more threads, or no room for their stacks: fewer do the same work.
+  }
 }
 
 WorkerPool::~WorkerPool() {
@@ -103,7 +110,8 @@ void WorkerPool::wait_for_the_end(int64_t count) {
 }
 
 void WorkerPool::run_job(int64_t count, Call call, void* context) {
-  if (count <= 1 || workers_.empty() || busy_.exchange(true, std::memory_order_acquire)) {
+  if (count <= 1 || count > kMostShared || workers_.empty() ||
+      busy_.exchange(true, std::memory_order_acquire)) {
     for (int64_t i = 0; i < count; ++i) call(context, i);
     return;
   }

@@ -22,6 +22,7 @@ namespace pamx::cpu {
 // live on its caller's stack.
 class WorkerPool {
  public:
+  // The caller's thread and up to num_threads - 1 others, as many as the system gives.
   explicit WorkerPool(int32_t num_threads);
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
@@ -30,7 +31,7 @@ class WorkerPool {
   int32_t num_threads() const { return static_cast<int32_t>(workers_.size()) + 1; }
 
   // Calls item(0) .. item(count - 1), each once, and returns when all have ended. `item` must
-  // not throw: it runs on threads that nobody could tell. At most 2^31 items.
+  // not throw: it runs on threads that nobody could tell.
   template <class Item>
   void run(int64_t count, Item&& item) {
     using Plain = std::remove_reference_t<Item>;

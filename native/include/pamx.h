@@ -36,7 +36,7 @@ const char* pamx_cpu_isa(void);
 int pamx_set_num_threads(int32_t num_threads);
 int32_t pamx_num_threads(void);
 /* Calls item(context, i) for i in [0, count), each once, on those threads, and returns when all
- * have ended. */
+ * have ended. Does nothing for a null item. */
 void pamx_parallel(int64_t count, void (*item)(void* context, int64_t i), void* context);
 
 /* ---- The bridge to Python's mlx.core.array ---------------------------------------------- */
@@ -322,7 +322,8 @@ enum pamx_dispatch_kind {
  * remembered. Returns whether it did so before. */
 int32_t pamx_set_dispatch_diagnostics(int32_t on);
 /* What the last call that this thread queued runs, up to two kinds: the decode rows' and the
- * prefill rows', each with its partition in tokens (0: not split). Returns how many. */
+ * prefill rows', each with its partition in tokens (0: not split). Returns how many. Either place
+ * may be null. */
 int32_t pamx_last_dispatch(int32_t* kinds, int32_t* partitions);
 void pamx_clear_last_dispatch(void);
 /* Calls of this kind that ran since the library was loaded, in all threads. */
@@ -347,7 +348,7 @@ void pamx_memory_free(pamx_memory* memory); /* null is allowed */
 
 /* A weight matrix [outputs, inputs]: MLX affine quantisation, or dense. */
 typedef struct {
-  int32_t outputs;
+  int32_t outputs;    /* at most 2^21, as inputs */
   int32_t inputs;     /* quantised: a multiple of group_size */
   int32_t bits;       /* 2, 3, 4, 6 or 8; 0: dense */
   int32_t group_size; /* 32, 64 or 128; 0: dense */

@@ -57,7 +57,10 @@ Gpu& gpu_of(void* device) {
   if (known().files.folder.empty()) {
     throw Error(PAMX_UNSUPPORTED, "nobody has said where the Metal shaders are");
   }
-  return known().gpus.emplace_back(device, facts_of((__bridge id<MTLDevice>)device), known().files);
+  @autoreleasepool {  // MLX's path comes here from threads that have none
+    return known().gpus.emplace_back(device, facts_of((__bridge id<MTLDevice>)device),
+                                     known().files);
+  }
 }
 
 Gpu& system_gpu() {

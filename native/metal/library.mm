@@ -145,13 +145,16 @@ struct Library::Kept {
     return found == states.end() ? State() : found->second;
   }
 
+  // With a pool of its own: calls are queued by threads that have none.
   State make(const plan::Launch& launch) {
-    std::call_once(opened, [&] { open_metallib(); });
-    if (metallib && [precompiled.get() containsObject:text(launch.function)]) {
-      return state_of(device.get(), function_of(metallib.get(), launch).get(), launch);
+    @autoreleasepool {
+      std::call_once(opened, [&] { open_metallib(); });
+      if (metallib && [precompiled.get() containsObject:text(launch.function)]) {
+        return state_of(device.get(), function_of(metallib.get(), launch).get(), launch);
+      }
+      const MetalLibrary library = compile(device.get(), files.folder, launch);
+      return state_of(device.get(), function_of(library.get(), launch).get(), launch);
     }
-    const MetalLibrary library = compile(device.get(), files.folder, launch);
-    return state_of(device.get(), function_of(library.get(), launch).get(), launch);
   }
 };
 

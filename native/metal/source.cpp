@@ -29,12 +29,14 @@ std::string included(const std::string& line) {
 void append(const std::string& folder, const std::string& file, std::set<std::string>& seen,
             std::string& text) {
   if (!seen.insert(file).second) return;  // every header says #pragma once
-  errno = 0;
-  std::ifstream stream(folder + "/" + file);
-  if (!stream) {
+  const auto check = [&](bool read) {
+    if (read) return;
     throw Error(PAMX_FAILED, "the shader source " + folder + "/" + file +
                                  " cannot be read: " + std::strerror(errno ? errno : EIO));
-  }
+  };
+  errno = 0;
+  std::ifstream stream(folder + "/" + file);
+  check(stream.is_open());
   text += "#line 1 \"" + file + "\"\n";
   std::string line;
   for (int number = 1; std::getline(stream, line); ++number) {
@@ -46,7 +48,9 @@ void append(const std::string& folder, const std::string& file, std::set<std::st
     } else {
       text += "\n";
     }
+    errno = 0;
   }
+  check(!stream.bad());
 }
 
 }  // namespace

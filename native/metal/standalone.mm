@@ -1,7 +1,9 @@
 // The C interface of Metal without MLX: buffers in, the plan's dispatches on our own queue.
 #include <optional>
 
+#include "core/attention_params.hpp"
 #include "core/batch.hpp"
+#include "core/dtype.hpp"
 #include "core/slots.hpp"
 #include "core/status.hpp"
 #include "metal/attention.hpp"
@@ -11,6 +13,7 @@
 #include "metal/pages.hpp"
 #include "metal/scratch.hpp"
 #include "plan/gpu_record.hpp"
+#include "plan/step_limits.hpp"
 
 namespace pamx::metal {
 
@@ -37,22 +40,28 @@ void check_size(const pamx_metal_buffer* buffer, const char* name, uint64_t need
                                          " bytes and needs " + std::to_string(needed));
 }
 
+// Bytes up to the last element of such rows; INT64_MAX if there are more.
+int64_t end_of(const pamx_metal_rows& rows, int32_t tokens, int32_t heads, int32_t dim,
+               int64_t size) {
+  int64_t by_token = 0, by_head = 0, end = 0;
+  const bool overflows =
+      __builtin_mul_overflow(tokens - 1, rows.token_stride, &by_token) ||
+      __builtin_mul_overflow(heads - 1, rows.head_stride, &by_head) ||
+      __builtin_add_overflow(by_token, by_head, &end) || __builtin_add_overflow(end, dim, &end) ||
+      __builtin_mul_overflow(end, size, &end) || __builtin_add_overflow(end, rows.offset, &end);
+  return overflows ? INT64_MAX : end;
+}
+
 StridedRows rows_of(const pamx_metal_rows& rows, const char* name, int32_t tokens, int32_t heads,
                     int32_t dim, int64_t size) {
   require(rows.offset >= 0 && rows.token_stride >= 0 && rows.head_stride >= 0,
           std::string(name) + " has a negative offset or stride");
   require(rows.offset % size == 0, std::string(name) + " begins inside an element");
-  const int64_t last = (tokens - 1) * rows.token_stride + (heads - 1) * rows.head_stride + dim;
-  check_size(rows.buffer, name, static_cast<uint64_t>(rows.offset + last * size));
+  const int64_t end = end_of(rows, tokens, heads, dim, size);
+  check_size(rows.buffer, name, static_cast<uint64_t>(end));
   return {{rows.buffer->buffer.handle(), static_cast<uint64_t>(rows.offset)},
           static_cast<uint64_t>(rows.token_stride),
           static_cast<uint64_t>(rows.head_stride)};
-}
-
-Dtype dtype_of(int32_t number, const char* name) {
-  require(number >= PAMX_FLOAT32 && number <= PAMX_BFLOAT16,
-          std::string(name) + " " + std::to_string(number) + " is none of pamx_dtype");
-  return static_cast<Dtype>(number);
 }
 
 void check_dim(int32_t dim, const char* name) {
@@ -65,12 +74,10 @@ void check_dim(int32_t dim, const char* name) {
 
 AttentionCall call_of(const Batch& batch, const pamx_attention_params& params,
                       const pamx_metal_tensors& t) {
-  require(t.heads >= 1 && t.kv_heads >= 1 && t.heads % t.kv_heads == 0,
-          std::to_string(t.heads) + " query heads are not a multiple of " +
-              std::to_string(t.kv_heads) + " KV heads");
+  plan::check_heads(t.heads, t.kv_heads, t.k_dim, t.v_dim);
   check_dim(t.k_dim, "k_dim");
   check_dim(t.v_dim, "v_dim");
-  require(params.softcap >= 0 && params.window >= 0, "softcap and window must be at least 0");
+  check_params(params);
   AttentionCall call;
   call.shape.geometry = {t.heads, t.kv_heads, t.k_dim, t.v_dim, params.window};
   call.shape.softcap = params.softcap > 0;
@@ -239,6 +246,10 @@ double run(const pamx_launch& given, const pamx_metal_binding* bindings, int32_t
     }
   }
   const plan::Launch launch = launch_from(given);
+  for (size_t i = 0; i < 3; ++i) {
+    require(launch.grid[i] >= 1 && launch.threadgroup[i] >= 1, "a grid or threadgroup is empty");
+  }
+  require(launch.threadgroup_bytes % 16 == 0, "threadgroup memory comes in multiples of 16 bytes");
   Standalone& own = standalone();
   const Pipeline pipeline = own.gpu.library.pipeline(launch);
   return own.commands.run([&](KernelEncoder& encoder) {

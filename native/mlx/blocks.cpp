@@ -1,9 +1,9 @@
 // The fused blocks as MLX primitives.
 #include "cpu/block/attention_block.hpp"
 #include "cpu/block/mlp_block.hpp"
-#include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
+#include "mlx/cpu_operation.hpp"
+#include "mlx/memory.hpp"
 #include "mlx/pool.hpp"
 #include "mlx/rows.hpp"
 
@@ -31,7 +31,7 @@ class AttentionBlock : public PoolPrimitive {
 
   void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
     for (size_t i = 1; i < 3; ++i) hand_on(in[i], out[i]);
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
+    out[0].set_data(allocate(out[0].nbytes()));
     cpu::AttentionBlockCall call;
     call.block = block_.get();
     call.batch = batch_.get();
@@ -41,7 +41,7 @@ class AttentionBlock : public PoolPrimitive {
     mx::array hidden = out[0];  // between the blocks, in a buffer of its own if there are two
     if (mlp_) {
       hidden = mx::array(out[0].shape(), out[0].dtype(), nullptr, {});
-      hidden.set_data(mx::allocator::malloc(hidden.nbytes()));
+      hidden.set_data(allocate(hidden.nbytes()));
     }
     call.out = hidden.data<char>();
     call.pool_dtype = cpu_dtype(out[1].dtype());
@@ -74,28 +74,21 @@ class AttentionBlock : public PoolPrimitive {
   int32_t partition_;
 };
 
-class MlpBlock : public mx::UnaryPrimitive {
+class MlpBlock : public CpuOperation {
  public:
-  MlpBlock(mx::Stream stream, MlpRef block) : UnaryPrimitive(stream), block_(std::move(block)) {}
+  MlpBlock(mx::Stream stream, MlpRef block) : CpuOperation(stream), block_(std::move(block)) {}
 
-  void eval_cpu(const std::vector<mx::array>& in, mx::array& out) override {
-    out.set_data(mx::allocator::malloc(out.nbytes()));
-    if (out.size() == 0) return;
+  const char* name() const override { return "PamxMlpBlock"; }
+
+ protected:
+  void dispatch(mx::cpu::CommandEncoder& encoder, const std::vector<mx::array>& in,
+                mx::array& out) override {
     cpu::MlpBlockCall call;
     call.block = block_.get();
     call.x = row_view(in[0]);
     call.out = out.data<char>();
-    auto& encoder = mx::cpu::get_command_encoder(stream());
-    encoder.set_input_array(in[0]);
-    encoder.set_output_array(out);
     encoder.dispatch([call, block = block_] { cpu::run(call); });
   }
-
-  void eval_gpu(const std::vector<mx::array>&, mx::array&) override {
-    throw std::runtime_error("pamx's native library has no GPU kernels in this build");
-  }
-
-  const char* name() const override { return "PamxMlpBlock"; }
 
  private:
   MlpRef block_;
@@ -160,11 +153,10 @@ mx::array mlp_block(const MlpRef& block, const mx::array& x) {
 void apply(const pamx_attention_block* block, const MlpRef& mlp, const pamx_batch* batch,
            int32_t window, const pamx_object (&in)[3], const pamx_object (&out)[3]) {
   require(block && batch, "block and batch must not be null");
-  mx::array* outputs[] = {&array_of(out[0], "out"), &array_of(out[1], "key_pool_out"),
-                          &array_of(out[2], "value_pool_out")};
-  auto results = attention_block(block->block, mlp, batch->batch, window, array_of(in[0], "x"),
-                                 array_of(in[1], "key_pool"), array_of(in[2], "value_pool"));
-  for (size_t i = 0; i < 3; ++i) *outputs[i] = std::move(results[i]);
+  fill({{out[0], "out"}, {out[1], "key_pool_out"}, {out[2], "value_pool_out"}}, [&] {
+    return attention_block(block->block, mlp, batch->batch, window, array_of(in[0], "x"),
+                           array_of(in[1], "key_pool"), array_of(in[2], "value_pool"));
+  });
 }
 
 }  // namespace

@@ -73,6 +73,20 @@ std::vector<Copy> check_copies(const int32_t* sources, const int32_t* targets, i
   return copies;
 }
 
+std::vector<mx::array> copy_blocks(const int32_t* sources, const int32_t* targets, int32_t count,
+                                   const mx::array& keys, const mx::array& values) {
+  check_pool(keys, "key_pool");
+  check_pool(values, "value_pool");
+  require(keys.shape(0) == values.shape(0), "the pools have " + std::to_string(keys.shape(0)) +
+                                                " and " + std::to_string(values.shape(0)) +
+                                                " blocks");
+  return mx::array::make_arrays(
+      {keys.shape(), values.shape()}, {keys.dtype(), values.dtype()},
+      std::make_shared<CopyBlocks>(served_stream(),
+                                   check_copies(sources, targets, count, keys.shape(0))),
+      {keys, values});
+}
+
 }  // namespace
 
 }  // namespace pamx
@@ -82,22 +96,9 @@ extern "C" int pamx_copy_blocks(const int32_t* sources, const int32_t* targets, 
                                 pamx_object key_pool_out, pamx_object value_pool_out) {
   return pamx::guarded([&] {
     using pamx::array_of;
-    auto& key_out = array_of(key_pool_out, "key_pool_out");
-    auto& value_out = array_of(value_pool_out, "value_pool_out");
-    const auto& keys = array_of(key_pool, "key_pool");
-    const auto& values = array_of(value_pool, "value_pool");
-    pamx::check_pool(keys, "key_pool");
-    pamx::check_pool(values, "value_pool");
-    pamx::require(keys.shape(0) == values.shape(0),
-                  "the pools have " + std::to_string(keys.shape(0)) + " and " +
-                      std::to_string(values.shape(0)) + " blocks");
-    const auto stream = pamx::served_stream();
-    auto results = mlx::core::array::make_arrays(
-        {keys.shape(), values.shape()}, {keys.dtype(), values.dtype()},
-        std::make_shared<pamx::CopyBlocks>(
-            stream, pamx::check_copies(sources, targets, count, keys.shape(0))),
-        {keys, values});
-    key_out = std::move(results[0]);
-    value_out = std::move(results[1]);
+    pamx::fill({{key_pool_out, "key_pool_out"}, {value_pool_out, "value_pool_out"}}, [&] {
+      return pamx::copy_blocks(sources, targets, count, array_of(key_pool, "key_pool"),
+                               array_of(value_pool, "value_pool"));
+    });
   });
 }

@@ -2,8 +2,8 @@
 #include <sys/mman.h>
 
 #include "core/status.hpp"
-#include "mlx/allocator.h"
 #include "mlx/bridge.hpp"
+#include "mlx/memory.hpp"
 #include "mlx/pool.hpp"
 
 namespace mx = mlx::core;
@@ -41,7 +41,7 @@ extern "C" int pamx_empty(const int32_t* shape, int32_t ndim, pamx_object dtype_
       pamx::require(!__builtin_mul_overflow(bytes, static_cast<size_t>(dim), &bytes),
                     "the array's size does not fit into memory");
     }
-    out_array = mx::array(mx::allocator::malloc(bytes), dims, dtype);
+    out_array = mx::array(pamx::allocate(bytes), dims, dtype);
     advise_huge_pages(out_array.data<char>(), bytes);
   });
 }

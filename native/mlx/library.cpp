@@ -32,5 +32,5 @@ extern "C" int pamx_set_num_threads(int32_t num_threads) {
 extern "C" int32_t pamx_num_threads(void) { return pamx::cpu::num_threads(); }
 
 extern "C" void pamx_parallel(int64_t count, void (*item)(void*, int64_t), void* context) {
-  pamx::cpu::worker_pool()->run(count, [=](int64_t i) { item(context, i); });
+  if (item) pamx::cpu::worker_pool()->run(count, [=](int64_t i) { item(context, i); });
 }

@@ -3,15 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "core/status.hpp"
 #include "cpu/small/small.hpp"
-#include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
+#include "mlx/cpu_operation.hpp"
+#include "mlx/dtype_utils.h"
 #include "mlx/ops.h"
 #include "mlx/pool.hpp"
+#include "mlx/rows.hpp"
 
 namespace pamx {
 
@@ -21,16 +23,10 @@ namespace {
 
 using MatrixRef = std::shared_ptr<const cpu::Matrix>;
 
-Dtype cpu_dtype(int32_t dtype, const char* name) {
-  require(dtype >= PAMX_FLOAT32 && dtype <= PAMX_BFLOAT16,
-          std::string(name) + " is " + std::to_string(dtype) + ", which is no pamx_dtype");
-  return static_cast<Dtype>(dtype);
-}
-
 cpu::MatrixFormat format_of(const pamx_matrix_format* f) {
   require(f != nullptr, "the matrix format is null");
   const cpu::MatrixFormat format{f->outputs, f->inputs, f->bits, f->group_size,
-                                 cpu_dtype(f->scale_type, "scale_type")};
+                                 dtype_of(f->scale_type, "scale_type")};
   cpu::check(format);
   return format;
 }
@@ -59,24 +55,10 @@ MatrixRef create(const pamx_matrix_format* description, const pamx_memory* memor
   return matrix;
 }
 
-class CpuPrimitive : public mx::Primitive {
- public:
-  using mx::Primitive::Primitive;
-  void eval_gpu(const std::vector<mx::array>&, std::vector<mx::array>&) override {
-    throw std::runtime_error("pamx's native library has no GPU kernels in this build");
-  }
-};
-
 mx::Dtype mlx_dtype(Dtype dtype) {
   return dtype == Dtype::float32   ? mx::float32
          : dtype == Dtype::float16 ? mx::float16
                                    : mx::bfloat16;
-}
-
-Dtype cpu_dtype(mx::Dtype dtype) {
-  return dtype == mx::float32   ? Dtype::float32
-         : dtype == mx::float16 ? Dtype::float16
-                                : Dtype::bfloat16;
 }
 
 // 16-bit rows go through float32 buffers, so many at a time.
@@ -112,30 +94,51 @@ void multiply_rows(const cpu::Matrix& m, cpu::Compute compute, Dtype dtype, cons
   }
 }
 
-class Linear : public CpuPrimitive {
+class Linear : public CpuOperation {
  public:
   Linear(mx::Stream stream, MatrixRef matrix, cpu::Compute compute)
-      : CpuPrimitive(stream), matrix_(std::move(matrix)), compute_(compute) {}
+      : CpuOperation(stream), matrix_(std::move(matrix)), compute_(compute) {}
 
-  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
-    auto& encoder = mx::cpu::get_command_encoder(stream());
-    encoder.set_input_array(in[0]);
-    encoder.set_output_array(out[0]);
-    encoder.dispatch([x = in[0].data<char>(), to = out[0].data<char>(),
+  const char* name() const override { return "PamxLinear"; }
+
+ protected:
+  void dispatch(mx::cpu::CommandEncoder& encoder, const std::vector<mx::array>& in,
+                mx::array& out) override {
+    encoder.dispatch([x = in[0].data<char>(), to = out.data<char>(),
                       rows = static_cast<int64_t>(in[0].size()) / matrix_->format.inputs,
                       dtype = cpu_dtype(in[0].dtype()), matrix = matrix_,
                       compute = compute_] { multiply_rows(*matrix, compute, dtype, x, rows, to); });
   }
-
-  const char* name() const override { return "PamxLinear"; }
 
  private:
   MatrixRef matrix_;
   cpu::Compute compute_;
 };
 
-void embed_rows(const cpu::Matrix& m, Dtype dtype, const int32_t* ids, int64_t count, char* out) {
+// Ids of any integer type, where they lie.
+struct Ids {
+  const char* data;
+  mx::Dtype dtype;
+
+  // The rows of a matrix of `outputs` that ids [first, first + count) mean; -1: none.
+  void rows(int64_t first, int64_t count, int32_t outputs, int32_t* to) const {
+    mx::dispatch_int_types(dtype, "pamx", [&](auto tag) {
+      using Id = MLX_GET_TYPE(tag);
+      const auto* from = reinterpret_cast<const Id*>(data) + first;
+      for (int64_t i = 0; i < count; ++i) to[i] = row(from[i], outputs);
+    });
+  }
+
+ private:
+  template <class Id>
+  static int32_t row(Id id, int32_t outputs) {
+    if (std::cmp_greater_equal(id, outputs)) return -1;
+    if (std::cmp_greater_equal(id, 0)) return static_cast<int32_t>(id);
+    return std::cmp_less(id, -int64_t{outputs}) ? -1 : static_cast<int32_t>(id) + outputs;
+  }
+};
+
+void embed_rows(const cpu::Matrix& m, Dtype dtype, const Ids& ids, int64_t count, char* out) {
   const int64_t inputs = m.format.inputs;
   static thread_local std::vector<float> wide;
   static thread_local std::vector<int32_t> kept;
@@ -147,15 +150,12 @@ void embed_rows(const cpu::Matrix& m, Dtype dtype, const int32_t* ids, int64_t c
       wide.resize(static_cast<size_t>(rows * inputs));
       rows_out = wide.data();
     }
-    kept.assign(ids + first, ids + first + rows);
-    for (auto& id : kept) {
-      if (id < 0) id += m.format.outputs;
-    }
-    const auto inside = [&](int32_t id) { return id >= 0 && id < m.format.outputs; };
+    kept.resize(static_cast<size_t>(rows));
+    ids.rows(first, rows, m.format.outputs, kept.data());
     std::vector<int64_t> outside;
     for (int64_t i = 0; i < rows; ++i) {
       auto& id = kept[static_cast<size_t>(i)];
-      if (inside(id)) continue;
+      if (id >= 0) continue;
       outside.push_back(i);
       id = 0;
     }
@@ -167,22 +167,21 @@ void embed_rows(const cpu::Matrix& m, Dtype dtype, const int32_t* ids, int64_t c
   }
 }
 
-class Embedding : public CpuPrimitive {
+class Embedding : public CpuOperation {
  public:
   Embedding(mx::Stream stream, MatrixRef matrix)
-      : CpuPrimitive(stream), matrix_(std::move(matrix)) {}
-
-  void eval_cpu(const std::vector<mx::array>& in, std::vector<mx::array>& out) override {
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()));
-    auto& encoder = mx::cpu::get_command_encoder(stream());
-    encoder.set_input_array(in[0]);
-    encoder.set_output_array(out[0]);
-    encoder.dispatch([ids = in[0].data<int32_t>(), count = static_cast<int64_t>(in[0].size()),
-                      to = out[0].data<char>(), dtype = cpu_dtype(out[0].dtype()),
-                      matrix = matrix_] { embed_rows(*matrix, dtype, ids, count, to); });
-  }
+      : CpuOperation(stream), matrix_(std::move(matrix)) {}
 
   const char* name() const override { return "PamxEmbedding"; }
+
+ protected:
+  void dispatch(mx::cpu::CommandEncoder& encoder, const std::vector<mx::array>& in,
+                mx::array& out) override {
+    encoder.dispatch([ids = Ids{in[0].data<char>(), in[0].dtype()},
+                      count = static_cast<int64_t>(in[0].size()), to = out.data<char>(),
+                      dtype = cpu_dtype(out.dtype()),
+                      matrix = matrix_] { embed_rows(*matrix, dtype, ids, count, to); });
+  }
 
  private:
   MatrixRef matrix_;
@@ -191,7 +190,7 @@ class Embedding : public CpuPrimitive {
 mx::array linear(MatrixRef matrix, int32_t compute, const mx::array& x) {
   require(compute == PAMX_FAST || compute == PAMX_EXACT,
           "compute is " + std::to_string(compute) + ", which is no pamx_compute");
-  require(x.dtype() == mx::float32 || x.dtype() == mx::float16 || x.dtype() == mx::bfloat16, [&] {
+  require(served_dtype(x.dtype()), [&] {
     return "x is " + dtype_string(x.dtype()) + "; float32, float16 and bfloat16 are served";
   });
   require(x.ndim() >= 1 && x.shape(-1) == matrix->format.inputs, [&] {
@@ -202,10 +201,10 @@ mx::array linear(MatrixRef matrix, int32_t compute, const mx::array& x) {
   mx::Shape shape = x.shape();
   shape.back() = matrix->format.outputs;
   const mx::Dtype dtype = x.dtype();
-  return mx::array::make_arrays(
-      {shape}, {dtype},
+  return mx::array(
+      shape, dtype,
       std::make_shared<Linear>(stream, std::move(matrix), static_cast<cpu::Compute>(compute)),
-      {mx::contiguous(x, false, stream)})[0];
+      {mx::contiguous(x, false, stream)});
 }
 
 mx::array embedding(MatrixRef matrix, const mx::array& ids, Dtype dtype) {
@@ -214,9 +213,8 @@ mx::array embedding(MatrixRef matrix, const mx::array& ids, Dtype dtype) {
   const auto stream = cpu_stream();
   mx::Shape shape = ids.shape();
   shape.push_back(matrix->format.inputs);
-  return mx::array::make_arrays(
-      {shape}, {mlx_dtype(dtype)}, std::make_shared<Embedding>(stream, std::move(matrix)),
-      {mx::contiguous(mx::astype(ids, mx::int32, stream), false, stream)})[0];
+  return mx::array(shape, mlx_dtype(dtype), std::make_shared<Embedding>(stream, std::move(matrix)),
+                   {mx::contiguous(ids, false, stream)});
 }
 
 }  // namespace
@@ -235,7 +233,7 @@ extern "C" int pamx_matrix_pack(const pamx_matrix_format* format, const void* we
                                 void* panels) {
   return pamx::guarded([&] {
     pamx::cpu::pack(pamx::format_of(format), weight, scales, biases,
-                    pamx::cpu_dtype(source_type, "source_type"), static_cast<uint8_t*>(panels));
+                    pamx::dtype_of(source_type, "source_type"), static_cast<uint8_t*>(panels));
   });
 }
 
@@ -243,7 +241,7 @@ extern "C" int pamx_matrix_unpack(const pamx_matrix_format* format, const void* 
                                   void* weight, void* scales, void* biases, int32_t target_type) {
   return pamx::guarded([&] {
     pamx::cpu::unpack(pamx::format_of(format), static_cast<const uint8_t*>(panels), weight, scales,
-                      biases, pamx::cpu_dtype(target_type, "target_type"));
+                      biases, pamx::dtype_of(target_type, "target_type"));
   });
 }
 
@@ -273,7 +271,7 @@ extern "C" int pamx_embedding(const pamx_matrix* matrix, pamx_object ids, int32_
   return pamx::guarded([&] {
     pamx::require(matrix != nullptr, "the matrix is null");
     auto& out_array = pamx::array_of(out, "out");
-    out_array = pamx::embedding(matrix->matrix, pamx::array_of(ids, "ids"),
-                                pamx::cpu_dtype(dtype, "dtype"));
+    out_array =
+        pamx::embedding(matrix->matrix, pamx::array_of(ids, "ids"), pamx::dtype_of(dtype, "dtype"));
   });
 }

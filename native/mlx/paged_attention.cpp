@@ -1,28 +1,22 @@
 // The fused write-and-attend operation as an MLX primitive.
 //
 // Writing and attending are one primitive so that no read can pass a write in MLX's graph.
-#include <cmath>
-
+#include "core/attention_params.hpp"
 #include "core/batch.hpp"
 #include "cpu/attention/attention.hpp"
-#include "mlx/allocator.h"
 #include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
 #include "mlx/gpu.hpp"
+#include "mlx/memory.hpp"
 #include "mlx/ops.h"
 #include "mlx/pool.hpp"
+#include "mlx/rows.hpp"
 
 namespace pamx {
 
 namespace mx = mlx::core;
 
 namespace {
-
-Dtype cpu_dtype(mx::Dtype dtype) {
-  if (dtype == mx::float32) return Dtype::float32;
-  if (dtype == mx::float16) return Dtype::float16;
-  return Dtype::bfloat16;
-}
 
 cpu::Rows rows_of(const mx::array& a) {
   // [batch, heads, length, dim] with batch or length 1: the other one counts the tokens.
@@ -109,7 +103,7 @@ class PagedAttention : public PoolPrimitive {
     flags.contiguous = true;
     flags.row_contiguous = length == 1 || heads == 1;
     flags.col_contiguous = out[0].size() == static_cast<size_t>(v_dim);
-    out[0].set_data(mx::allocator::malloc(out[0].nbytes()), out[0].size(),
+    out[0].set_data(allocate(out[0].nbytes()), out[0].size(),
                     {length * heads * v_dim, v_dim, heads * v_dim, 1}, flags);
   }
 
@@ -152,7 +146,7 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
                                        const mx::array* values, const mx::array& key_pool,
                                        const mx::array& value_pool, const mx::array* sinks) {
   const mx::Dtype dtype = queries.dtype();
-  require(dtype == mx::float32 || dtype == mx::float16 || dtype == mx::bfloat16, [&] {
+  require(served_dtype(dtype), [&] {
     return "queries are " + dtype_string(dtype) + "; float32, float16 and bfloat16 are served";
   });
   require(queries.ndim() == 4 && (queries.shape(0) == 1 || queries.shape(2) == 1), [&] {
@@ -163,9 +157,7 @@ std::vector<mx::array> paged_attention(const std::shared_ptr<const Batch>& batch
     return "queries hold " + std::to_string(int64_t{queries.shape(0)} * queries.shape(2)) +
            " tokens, the batch " + std::to_string(batch->num_tokens());
   });
-  require(std::isfinite(params.scale), "scale is not finite");
-  require(std::isfinite(params.softcap) && params.softcap >= 0, "softcap must be at least 0");
-  require(params.window >= 0, "window must be at least 0");
+  check_params(params);
   check_geometry(key_pool, "key_pool", *batch);
   check_geometry(value_pool, "value_pool", *batch);
   const mx::Dtype pool_dtype = key_pool.dtype();
@@ -240,16 +232,13 @@ extern "C" int pamx_paged_attention(const pamx_batch* batch, const pamx_attentio
   return pamx::guarded([&] {
     using pamx::array_of;
     pamx::require(batch && params, "batch and params must not be null");
-    auto& out_array = array_of(out, "out");
-    auto& key_pool_array = array_of(key_pool_out, "key_pool_out");
-    auto& value_pool_array = array_of(value_pool_out, "value_pool_out");
-    auto results = pamx::paged_attention(
-        batch->batch, *params, array_of(queries, "queries"),
-        keys ? &array_of(keys, "keys") : nullptr, values ? &array_of(values, "values") : nullptr,
-        array_of(key_pool, "key_pool"), array_of(value_pool, "value_pool"),
-        sinks ? &array_of(sinks, "sinks") : nullptr);
-    out_array = std::move(results[0]);
-    key_pool_array = std::move(results[1]);
-    value_pool_array = std::move(results[2]);
+    pamx::fill(
+        {{out, "out"}, {key_pool_out, "key_pool_out"}, {value_pool_out, "value_pool_out"}}, [&] {
+          return pamx::paged_attention(
+              batch->batch, *params, array_of(queries, "queries"),
+              keys ? &array_of(keys, "keys") : nullptr,
+              values ? &array_of(values, "values") : nullptr, array_of(key_pool, "key_pool"),
+              array_of(value_pool, "value_pool"), sinks ? &array_of(sinks, "sinks") : nullptr);
+        });
   });
 }

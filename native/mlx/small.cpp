@@ -1,11 +1,9 @@
 // Norms, rotary positions and gates as MLX primitives.
 #include <cmath>
 
-#include "mlx/allocator.h"
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/bridge.hpp"
+#include "mlx/cpu_operation.hpp"
 #include "mlx/pool.hpp"
-#include "mlx/primitives.h"
 #include "mlx/rows.hpp"
 #include "mlx/utils.h"
 
@@ -15,33 +13,10 @@ namespace mx = mlx::core;
 
 namespace {
 
-// One output, row-contiguous, and one task on the stream's thread.
-class RowPrimitive : public mx::UnaryPrimitive {
- public:
-  using mx::UnaryPrimitive::UnaryPrimitive;
-
-  void eval_cpu(const std::vector<mx::array>& in, mx::array& out) override {
-    out.set_data(mx::allocator::malloc(out.nbytes()));
-    if (out.size() == 0) return;
-    auto& encoder = mx::cpu::get_command_encoder(stream());
-    for (const auto& a : in) encoder.set_input_array(a);
-    encoder.set_output_array(out);
-    dispatch(encoder, in, out);
-  }
-
-  void eval_gpu(const std::vector<mx::array>&, mx::array&) override {
-    throw std::runtime_error("pamx's native library has no GPU kernels in this build");
-  }
-
- protected:
-  virtual void dispatch(mx::cpu::CommandEncoder& encoder, const std::vector<mx::array>& in,
-                        mx::array& out) = 0;
-};
-
-class Norm : public RowPrimitive {
+class Norm : public CpuOperation {
  public:
   Norm(mx::Stream stream, cpu::NormKind kind, float eps, bool has_weight, bool has_bias)
-      : RowPrimitive(stream),
+      : CpuOperation(stream),
         kind_(kind),
         eps_(eps),
         has_weight_(has_weight),
@@ -69,9 +44,9 @@ class Norm : public RowPrimitive {
   bool has_weight_, has_bias_;
 };
 
-class Gated : public RowPrimitive {
+class Gated : public CpuOperation {
  public:
-  Gated(mx::Stream stream, cpu::Gate kind) : RowPrimitive(stream), kind_(kind) {}
+  Gated(mx::Stream stream, cpu::Gate kind) : CpuOperation(stream), kind_(kind) {}
 
   const char* name() const override { return "PamxGated"; }
 
@@ -91,10 +66,10 @@ class Gated : public RowPrimitive {
   cpu::Gate kind_;
 };
 
-class ApplyRope : public RowPrimitive {
+class ApplyRope : public CpuOperation {
  public:
   ApplyRope(mx::Stream stream, std::shared_ptr<const cpu::Rope> rope, int32_t offset)
-      : RowPrimitive(stream), rope_(std::move(rope)), offset_(offset) {}
+      : CpuOperation(stream), rope_(std::move(rope)), offset_(offset) {}
 
   const char* name() const override { return "PamxRope"; }
 

@@ -2,6 +2,7 @@
 #include "plan/cpu_attention.hpp"
 
 #include <algorithm>
+#include <tuple>
 
 namespace pamx::plan {
 
@@ -71,6 +72,14 @@ Cut cut(const Tile& tile, const AttentionGeometry& g, int64_t most_work) {
 int64_t partial_floats(const Tile& tile, const AttentionGeometry& g) {
   return (int64_t{tile.last_partition} - tile.first_partition) * (tile.end - tile.begin) * g.heads *
          (int64_t{g.v_dim} + 2);
+}
+
+// Items of the same work stay in the order of memory.
+bool heavier(const AttentionItem& a, const AttentionItem& b) {
+  const auto place = [](const AttentionItem& i) {
+    return std::tie(i.sequence, i.begin, i.first_partition, i.first_head);
+  };
+  return a.work != b.work ? a.work > b.work : place(a) < place(b);
 }
 
 int64_t scratch_floats(const AttentionGeometry& g, int32_t partition) {
@@ -164,8 +173,7 @@ void plan_cpu_attention(const AttentionGeometry& g, const AttentionSequences& s,
           {tile.sequence, tile.begin, tile.end, h * group, (h + 1) * group, partitions, partials});
     }
   });
-  std::stable_sort(plan->items.begin(), plan->items.end(),
-                   [](const AttentionItem& a, const AttentionItem& b) { return a.work > b.work; });
+  std::sort(plan->items.begin(), plan->items.end(), heavier);
   plan->threads = static_cast<int32_t>(std::min<int64_t>(threads, std::ssize(plan->items)));
 }
 

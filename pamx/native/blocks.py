@@ -17,12 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pamx.native.loader import Library, check, library
-from pamx.native.matrices import Compute, Matrix
+from pamx.native.matrices import COMPUTES, Compute, Matrix
 from pamx.native.ops import NativeBatch
 from pamx.native.small import GATES, GateKind, Rope, array_id
 
 _NORMS = {"rms": 1, "layer": 2}  # pamx_norm_kind
-_COMPUTES: dict[Compute, int] = {"fast": 0, "exact": 1}  # pamx_compute
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class AttentionBlock:
     ) -> None:
         native = library()
         desc = native.ffi.new("pamx_attention_block_desc*")
-        desc.compute = _COMPUTES[compute]
+        desc.compute = COMPUTES[compute]
         desc.heads, desc.kv_heads = heads, kv_heads
         desc.head_dim, desc.v_dim = head_dim, v_dim
         desc.residual_scale = residual_scale
@@ -220,7 +219,7 @@ class MlpBlock:
     ) -> None:
         native = library()
         desc = native.ffi.new("pamx_mlp_block_desc*")
-        desc.compute, desc.gate_kind = _COMPUTES[compute], GATES[kind]
+        desc.compute, desc.gate_kind = COMPUTES[compute], GATES[kind]
         desc.residual, desc.residual_scale = residual, residual_scale
         norms = ((desc.input_norm, input_norm), (desc.output_norm, output_norm))
         # What the description points to must live until it has been copied.

@@ -12,11 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pamx.native.loader import check, library
+from pamx.native.small import array_id
 
 Compute = Literal["fast", "exact"]
 
 _DTYPES = {mx.float32: 0, mx.float16: 1, mx.bfloat16: 2}  # pamx_dtype
-_COMPUTE = {"fast": 0, "exact": 1}  # pamx_compute
+COMPUTES: dict[Compute, int] = {"fast": 0, "exact": 1}  # pamx_compute
 # Where a matrix may begin in memory.
 ALIGNMENT = 64
 
@@ -297,10 +298,9 @@ def linear(matrix: Matrix, x: mx.array, compute: Compute = "fast") -> mx.array:
         NativeError: shape or dtype are wrong, or MLX's default device is not the CPU.
     """
     native = library()
-    if not isinstance(x, mx.array):
-        raise TypeError(f"x must be an mlx.core.array, not {type(x).__name__}")
     out = native.blank()
-    check(native, native.lib.pamx_linear(matrix.handle, _COMPUTE[compute], id(x), id(out)))
+    status = native.lib.pamx_linear(matrix.handle, COMPUTES[compute], array_id(x, "x"), id(out))
+    check(native, status)
     return out
 
 
@@ -317,10 +317,9 @@ def embedding(matrix: Matrix, ids: mx.array, dtype: mx.Dtype) -> mx.array:
         NativeError: ids are no integers, or MLX's default device is not the CPU.
     """
     native = library()
-    if not isinstance(ids, mx.array):
-        raise TypeError(f"ids must be an mlx.core.array, not {type(ids).__name__}")
     out = native.blank()
-    status = native.lib.pamx_embedding(matrix.handle, id(ids), _pamx_dtype(dtype), id(out))
+    ids_id = array_id(ids, "ids")
+    status = native.lib.pamx_embedding(matrix.handle, ids_id, _pamx_dtype(dtype), id(out))
     check(native, status)
     return out
 

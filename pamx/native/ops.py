@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pamx.native.loader import check, library
+from pamx.native.whole_numbers import int32
 
 Int32Array = npt.NDArray[np.int32]
 
@@ -27,6 +28,7 @@ class NativeBatch:
 
     Raises:
         NativeError: the tables are inconsistent or point outside the pool.
+        ValueError: the shapes do not fit each other, or a number is no int32.
     """
 
     def __init__(
@@ -39,10 +41,9 @@ class NativeBatch:
     ) -> None:
         native = library()
         ffi = native.ffi
-        starts, lens, tables = (
-            np.ascontiguousarray(a, dtype=np.int32)
-            for a in (query_starts, context_lens, block_tables)
-        )
+        starts = _int32s("query_starts", query_starts)
+        lens = _int32s("context_lens", context_lens)
+        tables = _int32s("block_tables", block_tables)
         if tables.ndim != 2 or len(tables) != len(lens) or len(starts) != len(lens) + 1:
             raise ValueError(
                 f"query_starts {starts.shape}, context_lens {lens.shape} and block_tables "
@@ -50,8 +51,8 @@ class NativeBatch:
             )
         desc = ffi.new("pamx_batch_desc*")
         desc.num_sequences = len(lens)
-        desc.num_blocks = num_blocks
-        desc.block_size = block_size
+        desc.num_blocks = int32("num_blocks", num_blocks)
+        desc.block_size = int32("block_size", block_size)
         desc.max_blocks = tables.shape[1]
         desc.query_starts = ffi.from_buffer("int32_t[]", starts)
         desc.context_lens = ffi.from_buffer("int32_t[]", lens)
@@ -59,6 +60,18 @@ class NativeBatch:
         handle = ffi.new("pamx_batch**")
         check(native, native.lib.pamx_batch_create(desc, handle))
         self.handle = ffi.gc(handle[0], native.lib.pamx_batch_free)
+
+
+def _int32s(name: str, numbers: npt.NDArray[Any]) -> Int32Array:
+    """`numbers`, contiguous; those that another dtype holds must be int32 all the same."""
+    array = np.asarray(numbers)
+    if array.dtype != np.int32:
+        with np.errstate(invalid="ignore"):  # of what is no number
+            narrow = array.astype(np.int32)
+        if not np.array_equal(narrow, array):
+            raise ValueError(f"{name} must be whole numbers that an int32 holds")
+        array = narrow
+    return np.ascontiguousarray(array)
 
 
 _ARRAY_NAMES = ("queries", "keys", "values", "key_pool", "value_pool", "sinks")
@@ -146,14 +159,15 @@ def copy_blocks(
 
     Raises:
         NativeError: an id is not in the pool, or no kernel serves this device.
+        ValueError: sources and targets differ in number, or an id is no int32.
     """
     native = library()
     if not isinstance(key_pool, mx.array) or not isinstance(value_pool, mx.array):
         raise TypeError("key_pool and value_pool must be mlx.core.arrays")
     if len(sources) != len(targets):
         raise ValueError(f"{len(sources)} sources and {len(targets)} targets")
-    from_ids = native.ffi.new("int32_t[]", list(sources))
-    to_ids = native.ffi.new("int32_t[]", list(targets))
+    from_ids = native.ffi.new("int32_t[]", [int32("a source", i) for i in sources])
+    to_ids = native.ffi.new("int32_t[]", [int32("a target", i) for i in targets])
     keys, values = native.blank(), native.blank()
     status = native.lib.pamx_copy_blocks(
         from_ids, to_ids, len(sources), id(key_pool), id(value_pool), id(keys), id(values)
@@ -167,9 +181,10 @@ def empty(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
 
     Raises:
         NativeError: there is no such memory, or no kernel serves MLX's default device.
+        ValueError: a dimension is no int32.
     """
     native = library()
     dtype_of, out = mx.array(0, dtype), native.blank()
-    dims = native.ffi.new("int32_t[]", list(shape))
+    dims = native.ffi.new("int32_t[]", [int32("a dimension", n) for n in shape])
     check(native, native.lib.pamx_empty(dims, len(shape), id(dtype_of), id(out)))
     return out

@@ -13,6 +13,7 @@ from oracle import Case
 from metal.attention_case import Programs, Run, check_metal
 from metal.covering import Row, covering
 from metal.formats import PAIRS
+from metal.row_runs import FEATURES, heads_of, run_of_row
 from pamx.errors import NativeError
 from pamx.native.launch import Kernel, LaunchShape, launch_of
 
@@ -32,31 +33,11 @@ LENGTHS = {
 
 
 def run_of(row: Row, seed: int) -> Run:
-    dtype, pool_dtype = row["dtypes"]
+    """`row` as in row_runs.py, with "form", "dim" and "group" for what they say there."""
     context_lens, query_lens = LENGTHS[row["lengths"]]
-    case = Case(
-        context_lens,
-        query_lens,
-        row["group"] * row["kv_heads"],
-        row["kv_heads"],
-        row["dim"],
-        row["dim"],
-        row["block_size"],
-        seed=seed,
-        softcap=row["softcap"],
-        window=row["window"],
-        sinks=row["sinks"],
-    )
-    return Run(
-        row["form"],
-        case,
-        dtype=dtype,
-        pool_dtype=pool_dtype,
-        partition=row["partition"],
-        spare_partitions=row["spare_partitions"],
-        by_head=row["by_head"],
-        order=row["order"],
-    )
+    lengths = {"context_lens": context_lens, "query_lens": query_lens}
+    shape = {"dims": (row["dim"], row["dim"])} | heads_of(row["group"], row["kv_heads"])
+    return run_of_row(row["form"], row | shape, lengths, seed)
 
 
 def allowed(row: Row) -> bool:
@@ -64,21 +45,15 @@ def allowed(row: Row) -> bool:
     return row.get("lengths") != "two partitions" or row.get("kv_heads", 1) == 1
 
 
-AXES: dict[str, list[Any]] = {
+AXES: dict[str, list[Any]] = FEATURES | {
     "form": FORMS,
     "dim": DIMS,
     "dtypes": PAIRS,
     "group": GROUPS,
     "kv_heads": [1, 2],
-    "block_size": BLOCKS,
     "partition": PARTITIONS,
     "spare_partitions": [0, 2],
     "lengths": list(LENGTHS),
-    "window": [None, 1, 7, 33, 1000],
-    "softcap": [0.0, 2.5],
-    "sinks": [False, True],
-    "by_head": [False, True],
-    "order": [0, 1, 7],
 }
 COVERING = [run_of(row, seed) for seed, row in enumerate(covering(AXES, allowed))]
 PROGRAMS = Programs(COVERING)

@@ -13,6 +13,7 @@ from oracle import Case, Step
 from metal.attention_case import Programs, Run, check_metal
 from metal.covering import Row, covering
 from metal.formats import PAIRS
+from metal.row_runs import FEATURES, heads_of, run_of_row
 from pamx.errors import NativeError
 from pamx.native.launch import Kernel, LaunchShape, launch_of
 
@@ -36,30 +37,9 @@ def lengths(kind: str, partition: int) -> dict[str, list[int]]:
 
 
 def run_of(row: Row, seed: int) -> Run:
-    k_dim, v_dim = row["dims"]
-    dtype, pool_dtype = row["dtypes"]
-    case = Case(
-        **lengths(row["lengths"], row["partition"]),
-        heads=row["group"] * row["kv_heads"],
-        kv_heads=row["kv_heads"],
-        k_dim=k_dim,
-        v_dim=v_dim,
-        block_size=row["block_size"],
-        seed=seed,
-        softcap=row["softcap"],
-        window=row["window"],
-        sinks=row["sinks"],
-    )
-    return Run(
-        KERNEL,
-        case,
-        dtype=dtype,
-        pool_dtype=pool_dtype,
-        partition=row["partition"],
-        spare_partitions=row["spare_partitions"],
-        by_head=row["by_head"],
-        order=row["order"],
-    )
+    """`row` as in row_runs.py, with "group" instead of "heads"."""
+    row = row | heads_of(row["group"], row["kv_heads"])
+    return run_of_row(KERNEL, row, lengths(row["lengths"], row["partition"]), seed)
 
 
 def allowed(row: Row) -> bool:
@@ -69,20 +49,14 @@ def allowed(row: Row) -> bool:
     return not (many or (long and row.get("group", 1) > 8))
 
 
-AXES: dict[str, list[Any]] = {
+AXES: dict[str, list[Any]] = FEATURES | {
     "dims": DIMS + UNEVEN_DIMS,
     "dtypes": PAIRS,
     "group": GROUPS,
     "kv_heads": [1, 2, 3],
-    "block_size": [8, 16, 32],
     "partition": PARTITIONS,
     "spare_partitions": [0, 2],
     "lengths": ["decode", "boundary", "mixed", "one token"],
-    "window": [None, 1, 7, 33, 1000],
-    "softcap": [0.0, 2.5],
-    "sinks": [False, True],
-    "by_head": [False, True],
-    "order": [0, 1, 7],
 }
 COVERING = [run_of(row, seed) for seed, row in enumerate(covering(AXES, allowed))]
 PROGRAMS = Programs(COVERING)

@@ -10,17 +10,19 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from oracle import Case, Step
+from oracle import Step
 
 from metal.arguments import Buffer
 from metal.attention_case import FLOAT_ERROR, Programs, Run, attention_buffers, work_rows
 from metal.covering import Row
 from metal.formats import Floats, from_bits
+from metal.row_runs import FEATURES, run_of_row
+from metal.row_runs import heads_of as heads_of
 from pamx.native.launch import Kernel, launch_of
 
 GROUPS = [1, 2, 3, 4, 6, 8]
 LENGTHS = ["ones", "whole", "chunk", "edges", "mixed"]
-WINDOWS = [None, 1, 7, 33, 1000]
+WINDOWS = FEATURES["window"]
 
 
 def lengths(kind: str, tokens: int) -> dict[str, list[int]]:
@@ -35,46 +37,12 @@ def lengths(kind: str, tokens: int) -> dict[str, list[int]]:
     return {"context_lens": context, "query_lens": query}
 
 
-def heads_of(group: int, kv_heads: int) -> dict[str, int]:
-    return {"heads": group * kv_heads, "kv_heads": kv_heads}
-
-
 def run_of(kernel: Kernel, row: Row, tokens: int, seed: int = 0, error: float = FLOAT_ERROR) -> Run:
-    k_dim, v_dim = row["dims"]
-    dtype, pool_dtype = row["dtypes"]
-    case = Case(
-        **lengths(row["lengths"], tokens),
-        heads=row["heads"],
-        kv_heads=row["kv_heads"],
-        k_dim=k_dim,
-        v_dim=v_dim,
-        block_size=row["block_size"],
-        seed=seed,
-        softcap=row["softcap"],
-        window=row["window"],
-        sinks=row["sinks"],
-    )
-    return Run(
-        kernel,
-        case,
-        dtype=dtype,
-        pool_dtype=pool_dtype,
-        partition=row.get("partition", 0),
-        by_head=row["by_head"],
-        order=row["order"],
-        error=error,
-    )
+    """A run of a kernel that takes `tokens` query tokens of a sequence at a time."""
+    return run_of_row(kernel, row, lengths(row["lengths"], tokens), seed, error)
 
 
-AXES: dict[str, list[Any]] = {
-    "block_size": [8, 16, 32],
-    "lengths": LENGTHS,
-    "window": WINDOWS,
-    "softcap": [0.0, 2.5],
-    "sinks": [False, True],
-    "by_head": [False, True],
-    "order": [0, 1, 7],
-}
+AXES: dict[str, list[Any]] = FEATURES | {"lengths": LENGTHS}
 
 
 # ---- what holds for each of them ----------------------------------------------------------------

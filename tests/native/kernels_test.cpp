@@ -21,6 +21,7 @@
 
 // Other files' checks; each returns how many failed.
 int check_fused_blocks();
+int check_boundary();
 int check_linear();
 int check_small_operations();
 int check_under_noise();
@@ -337,6 +338,7 @@ int main() {
     check_invariance({6, 2, 24, 40, 16, 0, {330}, {330}}, dtype, pool_dtype);
     check_invariance({12, 1, 64, 32, 32, 90, {330}, {330}}, dtype, pool_dtype);
   }
+  failures += check_boundary();
   failures += check_linear();
   failures += check_small_operations();
   failures += check_fused_blocks();

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pamx.errors import NativeError
+from pamx.native.dispatch import set_dispatch_diagnostics
 from pamx.native.loader import library
 from pamx.native.ops import NativeBatch, empty, paged_attention
 
@@ -59,6 +60,23 @@ def batch(
 def test_wrong_batches(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(NativeError, match=message):
         batch(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["query_starts", "context_lens", "block_tables"])
+@pytest.mark.parametrize("wrong", [2**32 + 1, -(2**33), 1.5, float("nan")])
+def test_numbers_that_are_no_int32_are_refused_and_not_cut_off(name: str, wrong: float) -> None:
+    numbers = {"query_starts": [0, 1], "context_lens": [1], "block_tables": [[1]]}
+    arrays = {n: np.array(v) for n, v in numbers.items()}
+    NativeBatch(**arrays, num_blocks=4, block_size=8)
+    arrays[name] = np.full_like(arrays[name], wrong, dtype=type(wrong))
+    with pytest.raises(ValueError, match=f"{name} must be whole numbers that an int32 holds"):
+        NativeBatch(**arrays, num_blocks=4, block_size=8)
+
+
+@pytest.mark.parametrize(("name", "value"), [("num_blocks", 2**31), ("block_size", 8.0)])
+def test_a_pool_of_no_int32_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=name):
+        batch(**{name: value})  # type: ignore[arg-type]
 
 
 def test_full_blocks_may_be_shared_for_reading() -> None:
@@ -191,7 +209,20 @@ def test_null_pointers_and_foreign_objects_at_the_c_interface() -> None:
         assert call() == lib.PAMX_INVALID_ARGUMENT
         assert len(ffi.string(lib.pamx_last_error())) > 10
     lib.pamx_batch_free(ffi.NULL)
+    lib.pamx_parallel(4, ffi.NULL, ffi.NULL)
     assert array.item() == 1.0
+
+
+def test_the_last_dispatch_without_a_place_for_it() -> None:
+    native = library()
+    before = set_dispatch_diagnostics(True)
+    try:
+        paged_attention(
+            batch(), rows(HEADS), rows(KV_HEADS), rows(KV_HEADS), pool(), pool(), scale=1.0
+        )
+        assert native.lib.pamx_last_dispatch(native.ffi.NULL, native.ffi.NULL) == 1
+    finally:
+        set_dispatch_diagnostics(before)
 
 
 def test_the_probe_refuses_what_is_not_the_array_it_was_told_of() -> None:
@@ -216,7 +247,8 @@ def test_the_probe_refuses_what_is_not_the_array_it_was_told_of() -> None:
         assert lib.pamx_bridge_probe(id(thing), where, 2, dims, item) == lib.PAMX_UNSUPPORTED
 
 
-@pytest.mark.parametrize("shape", [(0,), (2, -1), (2**30, 2**30, 2**30)])
+# The last is no memory that the system would find, and could be counted.
+@pytest.mark.parametrize("shape", [(0,), (2, -1), (2**30, 2**30, 2**30), (2**30, 2**30)])
 def test_impossible_sizes_of_untouched_memory(shape: tuple[int, ...]) -> None:
     with pytest.raises(NativeError):
         empty(shape, mx.float32)

@@ -80,6 +80,26 @@ def test_thread_count_comes_from_the_environment_or_the_machine() -> None:
         assert f"PAMX_NUM_THREADS is '{text}'" in run(wrong, PAMX_NUM_THREADS=text)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on address space")
+def test_threads_that_the_system_does_not_give_are_done_without() -> None:
+    """The stacks of 1,024 threads do not fit; what there is computes the same."""
+    code = """
+import resource
+import mlx.core as mx
+from pathlib import Path
+from pamx.native import library
+from pamx.native.small import rms_norm
+lib, x = library().lib, mx.random.normal((512, 1024))
+expected = rms_norm(x, None, 1e-5)
+mx.eval(expected)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), -1))
+assert lib.pamx_set_num_threads(1024) == 0
+print(mx.array_equal(rms_norm(x, None, 1e-5), expected).item())
+"""
+    assert run(code) == "True"
+
+
 def test_a_wrong_setting_is_said_and_not_ignored() -> None:
     code = "from pamx.attention.backend import choose_backend as c; print(c().name, c().reason)"
     said = run(code, PAMX_CPU_ISA="sse9")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -343,6 +344,19 @@ def test_embedding_equals_dequantize(bits: int, dtype: mx.Dtype) -> None:
         assert mx.array_equal(found, expected)
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint32, np.int64, np.uint64])
+def test_embedding_takes_ids_as_they_are(dtype: type[np.integer[Any]]) -> None:
+    """No id that is outside the matrix becomes one inside by losing its upper bits."""
+    weights = dense(8, 32, mx.float32, seed=19)
+    info = np.iinfo(dtype)
+    ids = [3, 7, 8, -1, -8, -9, info.max, info.min, 2**32 + 1, 3 - 2**32]
+    fitting = [i for i in ids if info.min <= i <= info.max]
+    found = embedding(weights.matrix(), mx.array(np.array(fitting, dtype)), mx.float32)
+    for i, row in zip(fitting, np.array(found), strict=True):
+        expected = np.array(weights.weight)[i] if -8 <= i < 8 else np.full(32, np.nan)
+        np.testing.assert_array_equal(row, expected, err_msg=str(i))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_embedding_of_dense_rows(dtype: mx.Dtype) -> None:
     weights = dense(33, 45, dtype, seed=10)
@@ -491,6 +505,8 @@ def test_mapped_memory(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ((0, 64, 4, 32), "a matrix of 0 x 64 is none"),
+        ((2**31 - 1, 64, 4, 32), "a matrix of 2147483647 x 64 is too large"),
+        ((2**30, 2**30, 0, 0), "is too large; the most are 2097152 each way"),
         ((16, 64, 5, 32), "bits must be 2, 3, 4, 6 or 8, not 5"),
         ((16, 64, 4, 16), "group_size must be 32, 64 or 128, not 16"),
         ((16, 80, 4, 32), "80 inputs are not a multiple of 32"),

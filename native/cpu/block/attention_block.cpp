@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/attention_params.hpp"
+
 namespace pamx::cpu {
 
 namespace {
@@ -67,9 +69,7 @@ std::shared_ptr<const AttentionBlock> AttentionBlock::create(
           "the rope rotates " + std::to_string(b.rope ? 2 * b.rope->pairs() : 0) +
               " elements of heads of " + std::to_string(b.head_dim));
   require(std::isfinite(desc->residual_scale), "residual_scale is not finite");
-  require(std::isfinite(desc->attention.scale), "scale is not finite");
-  require(std::isfinite(desc->attention.softcap) && desc->attention.softcap >= 0,
-          "softcap must be at least 0");
+  check_params(desc->attention);
   require(desc->attention.window == 0, "a block's window is given with each call");
   b.residual_scale = desc->residual_scale;
   b.scale = desc->attention.scale;

@@ -49,6 +49,11 @@ struct Pass {
   const MatrixFormat& format() const { return products[0].matrix->format; }
 };
 
+// Which of Rounded's sums a matrix takes.
+int32_t group_index(const MatrixFormat& f) {
+  return f.group_size == 32 ? 0 : f.group_size == 64 ? 1 : 2;
+}
+
 bool is_fast(Compute compute, const Matrix& m) {
   return compute == Compute::fast && m.format.bits != 0;
 }
@@ -116,9 +121,7 @@ class Rounded {
     return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
   }
 
-  Tile tile_of(const Matrix& m, int32_t row) {
-    return tile_at(row, m.wide, m.format.group_size == 32 ? 0 : m.format.group_size == 64 ? 1 : 2);
-  }
+  Tile tile_of(const Matrix& m, int32_t row) { return tile_at(row, m.wide, group_index(m.format)); }
 
   bool any_bad() const { return any_bad_; }
   bool bad(int32_t row) const { return any_bad_ && bad_[static_cast<size_t>(row)]; }
@@ -139,7 +142,7 @@ class Rounded {
     if (!is_fast(compute, m)) return;
     *any = true;
     wanted_[m.wide] = true;
-    groups_used_[m.format.group_size == 32 ? 0 : m.format.group_size == 64 ? 1 : 2] = true;
+    groups_used_[group_index(m.format)] = true;
   }
 
   Tile tile_at(int32_t row, bool wide, int32_t group) {

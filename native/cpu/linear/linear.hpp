@@ -23,6 +23,10 @@ enum class Compute : int32_t {
 // Outputs that are packed together: see pack.cpp for the layout.
 constexpr int32_t kPanel = 16;
 
+// The most outputs or inputs of a matrix: far above any model's, and low enough that its bytes, and
+// the elements of the rows that are multiplied at a time, can be counted.
+constexpr int32_t kLargestSide = 1 << 21;
+
 struct MatrixFormat {
   int32_t outputs = 0;
   int32_t inputs = 0;

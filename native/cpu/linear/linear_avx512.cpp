@@ -31,7 +31,6 @@ static inline F splat(float x) { return {_mm512_set1_ps(x)}; }
 static inline F load(const float* p) { return {_mm512_loadu_ps(p)}; }
 static inline void store(float* p, F a) { _mm512_storeu_ps(p, a.v); }
 static inline F add(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
-static inline F sub(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
 static inline F mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
 static inline F max(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
 static inline F abs(F a) { return {_mm512_abs_ps(a.v)}; }

@@ -39,9 +39,6 @@ static inline void store(float* p, F a) {
 static inline F add(F a, F b) {
   return each([&](int i) { return vaddq_f32(a.v[i], b.v[i]); });
 }
-static inline F sub(F a, F b) {
-  return each([&](int i) { return vsubq_f32(a.v[i], b.v[i]); });
-}
 static inline F mul(F a, F b) {
   return each([&](int i) { return vmulq_f32(a.v[i], b.v[i]); });
 }

@@ -142,6 +142,9 @@ void check(const MatrixFormat& f) {
   const auto text = [](int32_t n) { return std::to_string(n); };
   require(f.outputs >= 1 && f.inputs >= 1,
           "a matrix of " + text(f.outputs) + " x " + text(f.inputs) + " is none");
+  require(f.outputs <= kLargestSide && f.inputs <= kLargestSide,
+          "a matrix of " + text(f.outputs) + " x " + text(f.inputs) +
+              " is too large; the most are " + text(kLargestSide) + " each way");
   require(f.scale_type == Dtype::float32 || f.scale_type == Dtype::float16 ||
               f.scale_type == Dtype::bfloat16,
           "there is no scale_type " + text(static_cast<int32_t>(f.scale_type)));
@@ -157,50 +160,72 @@ void check(const MatrixFormat& f) {
                                             text(f.group_size) + ", the group size");
 }
 
-void pack(const MatrixFormat& f, const void* weight, const void* scales, const void* biases,
-          Dtype type, uint8_t* panels) {
+namespace {
+
+// Goes through panel `panel`, whose bytes begin at p, in the layout's order, over the rows that the
+// matrix has. Dense: element(i, at) for element i of the matrix. Quantised: group(i, scale, bias)
+// for group i, and unit(at, lane, unit) for the unit whose string of bits begins at byte `at` of
+// the matrix.
+template <class Byte, class Element, class Group, class Unit>
+void for_panel(const MatrixFormat& f, int64_t panel, Byte* p, const Element& element,
+               const Group& group, const Unit& unit) {
+  const int64_t size = size_of(f.scale_type), first = panel * kPanel;
+  const int32_t lanes = smaller(kPanel, f.outputs - static_cast<int32_t>(first));
+  if (f.bits == 0) {
+    for (int32_t lane = 0; lane < lanes; ++lane) {
+      for (int64_t k = 0; k < f.inputs; ++k) {
+        element((first + lane) * f.inputs + k, p + (k * kPanel + lane) * size);
+      }
+    }
+    return;
+  }
+  const int64_t groups = f.inputs / f.group_size, row_bytes = int64_t{f.inputs} * f.bits / 8;
+  for (int64_t g = 0; g < groups; ++g) {
+    for (int32_t lane = 0; lane < lanes; ++lane) {
+      group((first + lane) * groups + g, p + lane * size, p + (kPanel + lane) * size);
+    }
+    p += f.scale_bytes();
+    for (int32_t u = 0; u < f.group_size / kUnit; ++u, p += f.bits * kLine) {
+      const int64_t at = (g * f.group_size + u * kUnit) * f.bits / 8;
+      for (int32_t lane = 0; lane < lanes; ++lane) unit((first + lane) * row_bytes + at, lane, p);
+    }
+  }
+}
+
+void check_arrays(const MatrixFormat& f, const void* weight, const void* scales, const void* biases,
+                  const void* panels) {
   check(f);
   require(weight && panels, "weight and panels must not be null");
   require(f.bits == 0 || (scales && biases), "a quantised matrix needs scales and biases");
+}
+
+}  // namespace
+
+void pack(const MatrixFormat& f, const void* weight, const void* scales, const void* biases,
+          Dtype type, uint8_t* panels) {
+  check_arrays(f, weight, scales, biases, panels);
   const auto* w = static_cast<const uint8_t*>(weight);
-  const int64_t from = size_of(type), to = size_of(f.scale_type);
+  const auto* s = static_cast<const uint8_t*>(scales);
+  const auto* b = static_cast<const uint8_t*>(biases);
+  const int64_t size = size_of(type);
+  const Planes planes = planes_of(f.bits);
   std::atomic<bool> inexact{false};
   worker_pool()->run(f.panels(), [&](int64_t panel) {
     uint8_t* p = panels + panel * f.panel_bytes();
     std::memset(p, 0, static_cast<size_t>(f.panel_bytes()));
-    const int64_t first = panel * kPanel;
-    const int32_t lanes = smaller(kPanel, f.outputs - static_cast<int32_t>(first));
     bool fits = true;
-    if (f.bits == 0) {
-      for (int32_t lane = 0; lane < lanes; ++lane) {
-        const uint8_t* row = w + (first + lane) * f.inputs * from;
-        for (int64_t k = 0; k < f.inputs; ++k) {
-          fits &= convert(type, row + k * from, f.scale_type, p + (k * kPanel + lane) * to);
-        }
-      }
-    } else {
-      const Planes planes = planes_of(f.bits);
-      const int64_t groups = f.inputs / f.group_size, unit_bytes = f.bits * kLine;
-      const int64_t row_bytes = int64_t{f.inputs} * f.bits / 8;
-      for (int64_t g = 0; g < groups; ++g) {
-        for (int32_t lane = 0; lane < lanes; ++lane) {
-          const int64_t at = (first + lane) * groups + g;
-          const auto* s = static_cast<const uint8_t*>(scales) + at * from;
-          const auto* b = static_cast<const uint8_t*>(biases) + at * from;
-          fits &= convert(type, s, f.scale_type, p + lane * to);
-          fits &= convert(type, b, f.scale_type, p + (kPanel + lane) * to);
-        }
-        p += f.scale_bytes();
-        for (int32_t u = 0; u < f.group_size / kUnit; ++u, p += unit_bytes) {
-          const int64_t at = (g * f.group_size + u * kUnit) * f.bits / 8;
-          for (int32_t lane = 0; lane < lanes; ++lane) {
-            uint8_t values[kUnit];
-            from_string(w + (first + lane) * row_bytes + at, f.bits, values);
-            put_unit(planes, values, lane, p);
-          }
-        }
-      }
-    }
+    for_panel(
+        f, panel, p,
+        [&](int64_t i, uint8_t* to) { fits &= convert(type, w + i * size, f.scale_type, to); },
+        [&](int64_t i, uint8_t* scale, uint8_t* bias) {
+          fits &= convert(type, s + i * size, f.scale_type, scale);
+          fits &= convert(type, b + i * size, f.scale_type, bias);
+        },
+        [&](int64_t at, int32_t lane, uint8_t* unit) {
+          uint8_t values[kUnit];
+          from_string(w + at, f.bits, values);
+          put_unit(planes, values, lane, unit);
+        });
     if (!fits) inexact = true;
   });
   refuse_inexact(inexact, f.scale_type);
@@ -208,47 +233,29 @@ void pack(const MatrixFormat& f, const void* weight, const void* scales, const v
 
 void unpack(const MatrixFormat& f, const uint8_t* panels, void* weight, void* scales, void* biases,
             Dtype type) {
-  check(f);
-  require(weight && panels, "weight and panels must not be null");
-  require(f.bits == 0 || (scales && biases), "a quantised matrix needs scales and biases");
+  check_arrays(f, weight, scales, biases, panels);
   auto* w = static_cast<uint8_t*>(weight);
-  const int64_t from = size_of(f.scale_type), to = size_of(type);
+  auto* s = static_cast<uint8_t*>(scales);
+  auto* b = static_cast<uint8_t*>(biases);
+  const int64_t size = size_of(type);
+  const Planes planes = planes_of(f.bits);
   std::atomic<bool> inexact{false};
   worker_pool()->run(f.panels(), [&](int64_t panel) {
-    const uint8_t* p = panels + panel * f.panel_bytes();
-    const int64_t first = panel * kPanel;
-    const int32_t lanes = smaller(kPanel, f.outputs - static_cast<int32_t>(first));
     bool fits = true;
-    if (f.bits == 0) {
-      for (int32_t lane = 0; lane < lanes; ++lane) {
-        uint8_t* row = w + (first + lane) * f.inputs * to;
-        for (int64_t k = 0; k < f.inputs; ++k) {
-          fits &= convert(f.scale_type, p + (k * kPanel + lane) * from, type, row + k * to);
-        }
-      }
-    } else {
-      const Planes planes = planes_of(f.bits);
-      const int64_t groups = f.inputs / f.group_size, unit_bytes = f.bits * kLine;
-      const int64_t row_bytes = int64_t{f.inputs} * f.bits / 8;
-      for (int64_t g = 0; g < groups; ++g) {
-        for (int32_t lane = 0; lane < lanes; ++lane) {
-          const int64_t at = (first + lane) * groups + g;
-          auto* s = static_cast<uint8_t*>(scales) + at * to;
-          auto* b = static_cast<uint8_t*>(biases) + at * to;
-          fits &= convert(f.scale_type, p + lane * from, type, s);
-          fits &= convert(f.scale_type, p + (kPanel + lane) * from, type, b);
-        }
-        p += f.scale_bytes();
-        for (int32_t u = 0; u < f.group_size / kUnit; ++u, p += unit_bytes) {
-          const int64_t at = (g * f.group_size + u * kUnit) * f.bits / 8;
-          for (int32_t lane = 0; lane < lanes; ++lane) {
-            uint8_t values[kUnit];
-            get_unit(planes, p, lane, values);
-            to_string(values, f.bits, w + (first + lane) * row_bytes + at);
-          }
-        }
-      }
-    }
+    for_panel(
+        f, panel, panels + panel * f.panel_bytes(),
+        [&](int64_t i, const uint8_t* from) {
+          fits &= convert(f.scale_type, from, type, w + i * size);
+        },
+        [&](int64_t i, const uint8_t* scale, const uint8_t* bias) {
+          fits &= convert(f.scale_type, scale, type, s + i * size);
+          fits &= convert(f.scale_type, bias, type, b + i * size);
+        },
+        [&](int64_t at, int32_t lane, const uint8_t* unit) {
+          uint8_t values[kUnit];
+          get_unit(planes, unit, lane, values);
+          to_string(values, f.bits, w + at);
+        });
     if (!fits) inexact = true;
   });
   refuse_inexact(inexact, type);

@@ -42,7 +42,8 @@ void MlxEncoder::dispatch(const std::array<uint32_t, 3>& grid,
                                  MTL::Size(threadgroup[0], threadgroup[1], threadgroup[2]));
 }
 
-// MLX puts a barrier before a dispatch that reads what one since the last barrier wrote.
+// MLX puts a barrier before a dispatch that binds what one since the last barrier wrote, or writes
+// what one bound.
 void MlxEncoder::barrier() {}
 
 }  // namespace pamx::gpu

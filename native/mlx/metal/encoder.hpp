@@ -14,6 +14,8 @@ class MlxEncoder : public metal::KernelEncoder {
   explicit MlxEncoder(mlx::core::Stream stream);
 
   void add_temporary(const mlx::core::array& array) { encoder_.add_temporary(array); }
+  // What later commands do with the array waits for those encoded so far, as if they wrote it.
+  void count_as_written(const mlx::core::array& array) { encoder_.register_output_array(array); }
 
   void set_pipeline(const metal::Pipeline& pipeline) override;
   void set_input(uint32_t index, const metal::Buffer& buffer) override;

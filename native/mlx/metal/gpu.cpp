@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "metal/pages.hpp"
-#include "mlx/allocator.h"
+#include "mlx/memory.hpp"
 #include "mlx/metal/encoder.hpp"
 #include "mlx/metal/step.hpp"
 #include "plan/gpu_record.hpp"
@@ -72,11 +72,16 @@ void run(mx::Stream stream, const Attention& attention, const AttentionArrays& a
   const auto bytes = static_cast<size_t>(attention.ready.plan.scratch_bytes);
   std::optional<mx::array> scratch;
   if (bytes) {
-    scratch.emplace(mx::allocator::malloc(bytes), mx::Shape{static_cast<int>(bytes)}, mx::uint8);
+    scratch.emplace(allocate(bytes), mx::Shape{static_cast<int>(bytes)}, mx::uint8);
     encoder.add_temporary(*scratch);
     call.scratch = buffer(*scratch);
   }
   metal::encode_attention(encoder, call, attention.ready);
+  if (!arrays.keys) {
+    // Whoever writes a buffer later waits for the encoder that last wrote it, not for its readers.
+    encoder.count_as_written(*arrays.key_pool);
+    encoder.count_as_written(*arrays.value_pool);
+  }
   plan::count_run(attention.ready.plan);
 }
 

@@ -3,12 +3,6 @@
 
 namespace pamx::plan {
 
-Dtype dtype_of(int32_t number, const char* name) {
-  require(number >= PAMX_FLOAT32 && number <= PAMX_BFLOAT16,
-          std::string(name) + " " + std::to_string(number) + " is none of pamx_dtype");
-  return static_cast<Dtype>(number);
-}
-
 LaunchShape shape_of(const pamx_launch_desc& desc) {
   LaunchShape shape;
   shape.kernel = static_cast<Kernel>(desc.kernel);

@@ -7,7 +7,6 @@
 namespace pamx::plan {
 
 // Throws Error for a number that is no dtype.
-Dtype dtype_of(int32_t number, const char* name);
 LaunchShape shape_of(const pamx_launch_desc& desc);
 
 pamx_launch_desc desc_of(const LaunchShape& shape);

@@ -9,6 +9,7 @@ constexpr int32_t kDecodeTile = 16;  // context tokens that mla_decode takes at 
 
 std::string why_not(const LaunchShape& shape) {
   if (shape.kv_heads != 1) return "a latent cache has one KV head";
+  if (shape.v_dim <= 0) return "queries have no latent part";
   if (shape.k_dim <= shape.v_dim) return "queries have no rotary part beside the latent one";
   LaunchShape parts = shape;
   parts.k_dim = shape.k_dim - shape.v_dim;

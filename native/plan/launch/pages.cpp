@@ -9,6 +9,12 @@ namespace {
 constexpr int32_t kWord = static_cast<int32_t>(limits::COPY_BYTES);
 constexpr int32_t kStep = static_cast<int32_t>(limits::HEAD_DIM_STEP);
 
+// Of eight elements: what a thread of kv_write moves.
+int64_t units_of(const LaunchShape& shape) {
+  return int64_t{shape.kv_heads} * ((int64_t{shape.k_dim} + shape.v_dim) / kStep);
+}
+constexpr int64_t kMostUnits = int64_t{1} << 28;  // their elements have 32-bit numbers
+
 std::string why_not(const LaunchShape& shape) {
   if (shape.tokens <= 0) return "there is nothing to move";
   if (shape.kernel != Kernel::kv_write) {
@@ -24,6 +30,10 @@ std::string why_not(const LaunchShape& shape) {
   if (shape.k_dim <= 0 || shape.v_dim <= 0 || shape.k_dim % kStep || shape.v_dim % kStep) {
     return "head dims " + std::to_string(shape.k_dim) + " and " + std::to_string(shape.v_dim) +
            " are not multiples of " + std::to_string(kStep);
+  }
+  if (units_of(shape) > kMostUnits) {
+    return std::to_string(shape.kv_heads) + " KV heads of " + std::to_string(shape.k_dim) +
+           " and " + std::to_string(shape.v_dim) + " elements are more than a grid is wide";
   }
   return {};
 }
@@ -47,8 +57,7 @@ Launch describe(const LaunchShape& shape) {
     launch.instantiation =
         instantiation_of(launch.function, std::string("kv_write<") + metal_type(shape.dtype) +
                                               ", " + metal_type(shape.pool_dtype) + ">");
-    cover(launch, static_cast<uint32_t>(shape.kv_heads * ((shape.k_dim + shape.v_dim) / kStep)),
-          rows);
+    cover(launch, static_cast<uint32_t>(units_of(shape)), rows);
     return launch;
   }
   const auto words = static_cast<uint32_t>(shape.block_bytes / kWord);

@@ -8,6 +8,7 @@ compiled again only when a source or a flag has changed.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -50,6 +51,7 @@ _OBJC = [
 ]
 _MRC = ["-fobjc-runtime=gcc"]
 _ARC = ["-fobjc-runtime=gnustep-1.9", "-fobjc-arc"]
+_PERSONALITY: tuple[Path, list[str]] = (HERE / "linux" / "personality.c", [])
 _LIBRARIES = ["-lgnustep-base", "-lobjc", "-lBlocksRuntime", "-ldl", "-lpthread"]
 
 
@@ -92,20 +94,16 @@ def build() -> Libraries:
     """
     OUT.mkdir(parents=True, exist_ok=True)
     _runtime_headers_for_arc()
-    native = ROOT / "native"
-    plain = [*(native / "core").glob("*.cpp"), *(native / "plan").rglob("*.cpp")]
-    plain += (native / "metal").glob("*.cpp")
-    objective = sorted((native / "metal").glob("*.mm"))
+    objective = _objective()
     software = sorted((HERE / "software").glob("*.*"))
-    personality: tuple[Path, list[str]] = (HERE / "linux" / "personality.c", [])
     jobs: dict[str, list[tuple[Path, list[str]]]] = {
-        "device": [(p, _MRC) for p in software if p.suffix in (".mm", ".cpp")] + [personality],
-        "plain": [(p, []) for p in sorted(plain)],
-        "mrc": [(p, _MRC) for p in objective] + [personality],
-        "arc": [(p, _ARC) for p in objective] + [personality, (HERE / "linux" / "arc.c", [])],
+        "device": [(p, _MRC) for p in software if p.suffix in (".mm", ".cpp")] + [_PERSONALITY],
+        "plain": _plain(),
+        "mrc": [(p, _MRC) for p in objective] + [_PERSONALITY],
+        "arc": [(p, _ARC) for p in objective] + [_PERSONALITY, (HERE / "linux" / "arc.c", [])],
     }
     tests = {"mrc": _MRC, "arc": _ARC}
-    headers = _digest([*native.rglob("*.h*"), *HERE.rglob("*.h*"), *(ROOT / "shaders").glob("*.h")])
+    headers = _headers()
     with ThreadPoolExecutor(2) as pool:
         objects = {
             name: list(pool.map(lambda job: _compile(*job, headers), group))
@@ -125,6 +123,54 @@ def build() -> Libraries:
         test = [*parts, tested[name]]
         made[f"{name}_test"] = _link(f"test_{name}.so", test, ["-shared", *use, *more], [device])
     return Libraries(device=device, **made)
+
+
+def build_mlx_path() -> Path:
+    """Builds native/mlx's GPU side, on the software device, with mlx_path_test.mm.
+
+    The arrays are libmlx's; its command encoder, which needs a Mac, is mlx_path/encoder.mm.
+
+    Raises:
+        RuntimeError: a compiler or linker refused, with its words.
+    """
+    device = build().device
+    spec = importlib.util.find_spec("mlx")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    wheel = Path(next(iter(spec.submodule_search_locations)))
+    folder, native = HERE / "mlx_path", ROOT / "native"
+    flags = [f"-I{folder}", "-isystem", str(wheel / "include")]
+    mlx = [native / "mlx" / f"{name}.cpp" for name in ("bridge", "copy_blocks", "pool")]
+    mlx += [native / "mlx" / "paged_attention.cpp", *(native / "mlx" / "metal").glob("*.cpp")]
+    jobs = [(p, flags) for p in sorted(mlx)]
+    jobs += [(p, [*_MRC, *flags]) for p in sorted(folder.glob("*.mm"))]
+    headers, out = _headers(), OUT / "mlx"
+    out.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(lambda job: _compile(*job, headers, out), jobs))
+        for old in set(out.glob("*.o")) - set(objects):
+            old.unlink()
+        host = [*_plain(), *((p, _MRC) for p in _objective()), _PERSONALITY]
+        objects += pool.map(lambda job: _compile(*job, headers), host)  # there already
+    use = [f"-L{OUT}", "-lsoftmetal", "-Wl,-rpath,$ORIGIN", "-Wl,-z,defs"]
+    use += [f"-L{wheel / 'lib'}", "-lmlx", f"-Wl,-rpath,{wheel / 'lib'}"]
+    use.append("-Wl,--wrap=_ZN4pamx13served_streamEv")
+    return _link("mlx_path_test.so", objects, ["-shared", *use], [device])
+
+
+def _plain() -> list[tuple[Path, list[str]]]:
+    native = ROOT / "native"
+    found = [*(native / "core").glob("*.cpp"), *(native / "plan").rglob("*.cpp")]
+    return [(p, []) for p in sorted([*found, *(native / "metal").glob("*.cpp")])]
+
+
+def _objective() -> list[Path]:
+    return sorted((ROOT / "native" / "metal").glob("*.mm"))
+
+
+def _headers() -> str:
+    native = ROOT / "native"
+    return _digest([*native.rglob("*.h*"), *HERE.rglob("*.h*"), *(ROOT / "shaders").glob("*.h")])
 
 
 def _runtime_headers_for_arc() -> None:
@@ -149,17 +195,18 @@ def _digest(paths: list[Path]) -> str:
     return digest.hexdigest()
 
 
-def _compile(source: Path, flags: list[str], headers: str) -> Path:
+def _compile(source: Path, flags: list[str], headers: str, out: Path = OUT) -> Path:
     if source.suffix == ".c":
         command = ["clang-19", "-O1", "-fPIC"]
     else:
         command = [CLANG, *_COMMON, *_WARN, *_INCLUDE]
     if source.suffix == ".mm":
-        command += [*_OBJC, *flags]
+        command += _OBJC
+    command += flags
     digest = hashlib.sha256(
         "\0".join([*command, headers]).encode() + source.read_bytes()
     ).hexdigest()[:16]
-    target = OUT / f"{source.stem}-{digest}.o"
+    target = out / f"{source.stem}-{digest}.o"
     if not target.exists():
         partial = target.with_suffix(f".{os.getpid()}.tmp")
         _run([*command, "-c", str(source), "-o", str(partial)])

@@ -52,6 +52,15 @@ def test_a_shader_that_is_missing_is_named(new: Metal, shaders: Path) -> None:
     assert error.value.status == PAMX_FAILED
 
 
+def test_a_shader_that_cannot_be_read_is_named(new: Metal, shaders: Path) -> None:
+    """It can be opened: a folder."""
+    (shaders / "types.h").unlink()
+    (shaders / "types.h").mkdir()
+    new.configure(shaders)
+    with pytest.raises(MetalError, match=r"types.h cannot be read: Is a directory"):
+        check(new, DECODE, "float16")
+
+
 @pytest.mark.parametrize("file", ["kv_write.metal", "types.h"])
 def test_a_shader_that_does_not_compile_is_explained(new: Metal, shaders: Path, file: str) -> None:
     """In the compiler's words, with the line of the file that it is in."""
