@@ -10,6 +10,8 @@ import cupy
 import numpy as np
 import torch
 
+from .prepared import entry_of
+
 MAX_BUFFERS = 31
 ARGUMENTS = np.dtype([("buffers", np.uint64, MAX_BUFFERS)])
 
@@ -23,7 +25,7 @@ def load(cubin: bytes, function: str) -> Any:
     """The module, which has to live as long as its function, and the function."""
     module = cupy.cuda.function.Module()
     module.load(cubin)
-    return module, module.get_function(function)
+    return module, module.get_function(entry_of(function))
 
 
 def resources(loaded: Any) -> tuple[int, int]:

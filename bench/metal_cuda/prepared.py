@@ -34,10 +34,15 @@ def specialisation(function: str, instantiation: str, threads: int, blocks: int 
     bindings = "sm_bindings_" + expression.split("<")[0].split("::")[-1]
     bounds = f"{threads}, {blocks}" if blocks else f"{threads}"
     return (
-        f'extern "C" __global__ void __launch_bounds__({bounds}) {function}('
+        f'extern "C" __global__ void __launch_bounds__({bounds}) {entry_of(function)}('
         f"const ::softmetal::Arguments a) {{ ::softmetal::Kernel<decltype({expression}), "
         f"&{expression}, {bindings}>::run(a); }}\n"
     )
+
+
+def entry_of(function: str) -> str:
+    """The __global__ function's name: a kernel that is no template has its own already."""
+    return "run_" + function
 
 
 def key_of(shape: LaunchShape) -> str:
