@@ -48,7 +48,7 @@ def check(folder: Path, every: int, kernels: list[str]) -> dict[str, Any]:
     """
     from metal import page_moves
     from metal_cuda import cases, checks, device
-    from metal_cuda.prepared import Prepared
+    from metal_cuda.prepared import NO_LIMITS, Prepared
 
     from pamx.native.launch import Kernel
 
@@ -63,7 +63,7 @@ def check(folder: Path, every: int, kernels: list[str]) -> dict[str, Any]:
     moves = moves[::every]
     began = time.perf_counter()
     shapes = [shape for run in runs for shape in run.launches()] + [move.shape for move in moves]
-    wanted = [(prepared.launch_of(shape), 0) for shape in shapes]
+    wanted = [(prepared.launch_of(shape), NO_LIMITS) for shape in shapes]
     prepared.compile_all(wanted, device.architecture(), os.cpu_count() or 1)
     print(f"compiled in {time.perf_counter() - began:.0f} s", file=sys.stderr)
 
@@ -103,6 +103,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     from metal_cuda.prepared import Prepared
 
     prepared = Prepared(folder)
+    speed.compile_all(prepared)
     decodes = []
     for decode in cases.DECODES:
         decodes.append(speed.measure_decode(prepared, decode, rounds))

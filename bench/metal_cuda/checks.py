@@ -41,9 +41,7 @@ class OnCuda(Programs):
             int(i): torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).cuda()
             for i, array in buffers.items()
         }
-        device.launcher(
-            self.loaded[key], launch.grid, launch.threadgroup, launch.threadgroup_bytes, tensors
-        )()
+        device.launch_call(self.loaded[key], launch, tensors)()
         for i, array in buffers.items():
             array.reshape(-1).view(np.uint8)[:] = tensors[int(i)].cpu().numpy()
 

@@ -20,7 +20,8 @@ def translated(source: str) -> str:
     Raises:
         MetalError: for what the Metal compiler would refuse.
     """
-    text = preprocess(SHADERS / source, [], LANGUAGES.get(source, 310))
+    language = LANGUAGES.get(source, 310)
+    text = preprocess(SHADERS / source, [], language, defined=["PAMX_WARP_FRAGMENTS"])
     headers = ["metal_cuda.hpp", *(["tensor_ops.hpp"] if extra_headers(text, "run") else [])]
     includes = "".join(f'#include "{header}"\n' for header in headers)
     return includes + translate(text).render(_bindings)

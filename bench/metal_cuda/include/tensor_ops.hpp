@@ -10,6 +10,8 @@ namespace softmetal {
 constexpr int kProductSimdgroups = 4;  // of a threadgroup; the products' memory is static
 
 inline uint lane() { return metal::sm_lane(); }
+inline uint matrix_row(uint lane) { return metal::sm_row(lane); }
+inline uint matrix_column(uint lane) { return metal::sm_column(lane); }
 inline void meet_at_product(int, int) { __syncwarp(); }
 inline void out_of_range(uint, int) { __trap(); }
 

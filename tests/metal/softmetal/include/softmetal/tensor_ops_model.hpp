@@ -1,18 +1,19 @@
 // matmul2d on cooperative tensors, computed: see tensor_ops.hpp for what it is a model of.
 //
 // Fibres run it (tensor_ops_run.hpp), and a warp (bench/metal_cuda). Whoever includes it has said
-// what these are, in namespace softmetal: lane(), undefined<T>(), out_of_range(i, capacity),
-// meet_at_product(file, line), where all lanes wait for each other, and simdgroup_memory<T>(), one
-// T for all of them.
+// what these are, in namespace softmetal: lane(), undefined<T>(), matrix_row(lane) and
+// matrix_column(lane) of an 8x8 matrix, out_of_range(i, capacity), meet_at_product(file, line),
+// where all lanes wait for each other, and simdgroup_memory<T>(), one T for all of them.
 #pragma once
 
 #include "tensor_ops.hpp"
 
 namespace softmetal {
 
-// Of a 16x16 fragment, lane L holds the rows r and r + 8 and the columns c to c + 3.
-inline uint fragment_row(uint lane, uint i) { return lane / 16 * 4 + lane / 2 % 4 + i / 4 * 8; }
-inline uint fragment_column(uint lane, uint i) { return (lane / 8 % 2 * 2 + lane % 2) * 4 + i % 4; }
+// Of a 16x16 fragment, lane L holds the rows r and r + 8 and the columns c to c + 3, where an 8x8
+// matrix has row r and the columns c / 2 and c / 2 + 1.
+inline uint fragment_row(uint lane, uint i) { return matrix_row(lane) + i / 4 * 8; }
+inline uint fragment_column(uint lane, uint i) { return 2 * matrix_column(lane) + i % 4; }
 
 }  // namespace softmetal
 

@@ -3,6 +3,7 @@
 #pragma clang system_header
 
 #include "simd.hpp"
+#include "simdgroup_matrix.hpp"
 
 namespace softmetal {
 
