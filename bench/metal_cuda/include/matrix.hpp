@@ -1,9 +1,9 @@
-// metal_simdgroup_matrix over a warp, in the order of elements of its matrix operations: lane l holds
-// row l / 4 and two columns from l % 4 * 2. (Metal leaves the order open; PAMX_WARP_FRAGMENTS tells
-// the shaders.)
+// metal_simdgroup_matrix over a warp, in the order of elements of its matrix operations: lane l
+// holds row l / 4 and two columns from l % 4 * 2. (Metal leaves the order open; PAMX_WARP_FRAGMENTS
+// tells the shaders.)
 //
-// Products with a 16-bit right matrix take half of a tensor core's 16x8x8, sums being float's; other
-// products are taken from shuffles, which is right and slow.
+// Products with a 16-bit right matrix take half of a tensor core's 16x8x8, sums being float's;
+// other products are taken from shuffles, which is right and slow.
 #pragma once
 
 namespace metal {
