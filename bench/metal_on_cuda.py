@@ -6,9 +6,10 @@
     python bench/metal_on_cuda.py --sanitize racecheck --run DIR
 
 The .metal files are compiled as they are, through bench/metal_cuda. Every specialisation is held
-against float64 attention; the decode kernels are then timed beside a contiguous attention (torch's,
-in its better layout) and a plain copy, in turns, by medians. --sanitize runs some of the checks
-under compute-sanitizer. Needs torch and cupy on the GPU's machine.
+against float64 attention, or against the bytes that it should move; the decode kernels are then
+timed beside a contiguous attention (torch's, in its better layout) and a plain copy, in turns, by
+medians. --sanitize runs some of the checks under compute-sanitizer. Needs torch and cupy on the
+GPU's machine.
 """
 
 from __future__ import annotations
@@ -30,23 +31,39 @@ RESULTS = HERE / "results" / "metal_on_cuda.json"
 
 
 def prepare(folder: Path) -> None:
+    from metal import page_moves
     from metal_cuda import cases
     from metal_cuda.prepared import prepare as write
 
     shapes = [shape for run in cases.runs() for shape in (run.shape(), *run.launches())]
+    shapes += [move.shape for move in page_moves.moves()]
     write(folder, shapes + cases.speed_shapes())
 
 
-def check(folder: Path, every: int) -> dict[str, Any]:
-    """Runs every `every`-th check; how many there were of each kernel, and the largest error."""
+def check(folder: Path, every: int, kernels: list[str]) -> dict[str, Any]:
+    """Runs every `every`-th check; how many there were of each kernel, and the largest error.
+
+    Args:
+        kernels: By name; none: all.
+    """
+    from metal import page_moves
     from metal_cuda import cases, checks, device
-    from metal_cuda.prepared import Prepared
+    from metal_cuda.prepared import NO_LIMITS, Prepared
+
+    from pamx.native.launch import Kernel
 
     prepared = Prepared(folder)
     programs = checks.OnCuda(prepared)
-    runs = list(cases.runs())[::every]
+
+    def name_of(kernel: Kernel) -> str:
+        return kernel.name.lower()
+
+    runs = [run for run in cases.runs() if not kernels or name_of(run.kernel) in kernels][::every]
+    moves = [m for m in page_moves.moves() if not kernels or name_of(m.shape.kernel) in kernels]
+    moves = moves[::every]
     began = time.perf_counter()
-    wanted = [(prepared.launch_of(shape), 0) for run in runs for shape in run.launches()]
+    shapes = [shape for run in runs for shape in run.launches()] + [move.shape for move in moves]
+    wanted = [(prepared.launch_of(shape), NO_LIMITS) for shape in shapes]
     prepared.compile_all(wanted, device.architecture(), os.cpu_count() or 1)
     print(f"compiled in {time.perf_counter() - began:.0f} s", file=sys.stderr)
 
@@ -54,7 +71,7 @@ def check(folder: Path, every: int) -> dict[str, Any]:
     worst: dict[str, float] = {}
     failed = []
     for run in runs:
-        name = run.kernel.name.lower()
+        name = name_of(run.kernel)
         counts[name] += 1
         try:
             error = programs.error_of(run)
@@ -64,6 +81,12 @@ def check(folder: Path, every: int) -> dict[str, Any]:
         worst[name] = max(worst.get(name, 0.0), error)
         if not error <= 1:
             failed.append(f"{run}: {error:.2f} times what is allowed")
+    for move in moves:
+        counts[name_of(move.shape.kernel)] += 1
+        try:
+            programs.check_move(move)
+        except AssertionError as problem:
+            failed.append(f"{move.shape}: {problem}")
     for line in failed:
         print(f"wrong: {line}", file=sys.stderr)
     return {
@@ -80,6 +103,7 @@ def measure(folder: Path, rounds: int) -> dict[str, Any]:
     from metal_cuda.prepared import Prepared
 
     prepared = Prepared(folder)
+    speed.compile_all(prepared)
     decodes = []
     for decode in cases.DECODES:
         decodes.append(speed.measure_decode(prepared, decode, rounds))
@@ -117,11 +141,12 @@ def table(figures: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def sanitize(tool: str, folder: Path, every: int) -> int:
+def sanitize(tool: str, folder: Path, every: int, kernels: list[str]) -> int:
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
     command += ["--kernel-regex-exclude", "kns=at::"] if tool == "racecheck" else []
     command += [sys.executable, __file__, "--run", str(folder), "--only", "check"]
-    return subprocess.run([*command, "--every", str(every)], check=False).returncode
+    command += ["--every", str(every), *(["--kernels", *kernels] if kernels else [])]
+    return subprocess.run(command, check=False).returncode
 
 
 def main() -> int:
@@ -130,6 +155,7 @@ def main() -> int:
     parser.add_argument("--run", type=Path, metavar="DIR", help="use what DIR holds")
     parser.add_argument("--only", choices=("check", "speed"))
     parser.add_argument("--every", type=int, default=1, help="take every n-th check")
+    parser.add_argument("--kernels", nargs="+", default=[], help="check these alone")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--sanitize", choices=("memcheck", "racecheck", "synccheck"))
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -142,7 +168,7 @@ def main() -> int:
         if not options.run:
             prepare(folder)
         if options.sanitize:
-            return sanitize(options.sanitize, folder, options.every)
+            return sanitize(options.sanitize, folder, options.every, options.kernels)
         return report(folder, options)
 
 
@@ -157,12 +183,12 @@ def report(folder: Path, options: argparse.Namespace) -> int:
         "cuda": torch.version.cuda,
     }
     if options.only != "speed":
-        figures["checks"] = check(folder, options.every)
+        figures["checks"] = check(folder, options.every, options.kernels)
         print(json.dumps(figures["checks"] | {"failed": len(figures["checks"]["failed"])}))
     if options.only != "check":
         figures |= measure(folder, options.rounds)
         print(table(figures))
-    if not options.only and options.every == 1:
+    if not options.only and options.every == 1 and not options.kernels:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(figures, indent=1) + "\n")
     return 1 if figures.get("checks", {}).get("failed") else 0

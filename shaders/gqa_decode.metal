@@ -16,6 +16,7 @@
 // hold anything.
 #include "gqa_group.h"
 #include "gqa_heads.h"
+#include "gqa_merge.h"
 
 using namespace metal;
 using namespace pamx;
@@ -43,8 +44,7 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
   typedef GroupLayout<P, D, G, BLOCK, STEP> L;
   constexpr int QUERY_PLACES = G * D / 4;  // float4 of threadgroup memory
   constexpr int WEIGHT_PLACES = STEP * L::HEADS / 4;
-  // Heads that the simdgroups merge at once: as many as 16 KiB hold, a quarter of what a core has.
-  constexpr int MERGE_HEADS = 4096 / (SIMDGROUPS * D) < G ? 4096 / (SIMDGROUPS * D) : G;
+  constexpr int MERGE_HEADS = merge_heads(SIMDGROUPS, D, G);
   constexpr int MERGE_PLACES = MERGE_HEADS * SIMDGROUPS * D / 4;
   constexpr int LOOP_PLACES = QUERY_PLACES + SIMDGROUPS * 2 * WEIGHT_PLACES;
   constexpr int PLACES = LOOP_PLACES > MERGE_PLACES ? LOOP_PLACES : MERGE_PLACES;
@@ -59,11 +59,7 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
   const Span span = span_of(row, partition, context_lens, query_starts, params);
   const ulong first_partial = partial_index(group.z, kv_head * G, partition, params);
   if (span.first >= span.end) {
-    for (uint i = thread_id; i < uint(G * D / 4); i += THREADS) {
-      const ulong partial = first_partial + i / (D / 4) * params.num_partitions;
-      *(device float4*)(partial_out + partial * D + i % (D / 4) * 4) = float4(0.0f);
-      if (i % (D / 4) == 0) partial_stats[partial] = empty_part();
-    }
+    write_empty<D, G>(thread_id, THREADS, first_partial, params, partial_out, partial_stats);
     return;
   }
 
@@ -156,20 +152,8 @@ template <typename T, typename P, int D, int G, int BLOCK, int STEP, int SIMDGRO
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    for (uint i = thread_id; i < uint(heads * D / 4); i += THREADS) {
-      const uint h = i / (D / 4), column = i % (D / 4);
-      const threadgroup float2* part = parts + (first_head + h) * SIMDGROUPS;
-      const float2 whole = merged_part<SIMDGROUPS>(part);
-      float4 sum = float4(0.0f);
-#pragma unroll
-      for (int s = 0; s < SIMDGROUPS; ++s) {
-        const float4 one = memory[(h * SIMDGROUPS + s) * (D / 4) + column];
-        sum = fma(float4(rescale(part[s].x, whole.x)), one, sum);
-      }
-      const ulong partial = first_partial + (first_head + h) * params.num_partitions;
-      *(device float4*)(partial_out + partial * D + column * 4) = sum * inverse(whole.y);
-      if (column == 0) partial_stats[partial] = whole;
-    }
+    write_merged<D, SIMDGROUPS>(memory, parts, first_head, heads, thread_id, first_partial, params,
+                                partial_out, partial_stats);
   }
 }
 

@@ -1,5 +1,5 @@
 // The pieces of gqa_decode's group-sharing form, each of them one simdgroup's work on one step of
-// tokens: locate, load, score, reduce_scatter, softmax, accumulate; and the merge at the end.
+// tokens: locate, load, score, reduce_scatter, softmax, accumulate; gqa_merge.h has what is behind.
 //
 // L is a GroupLayout throughout. Arrays in `thread` space are registers: every index is a constant
 // once the loops are unrolled.
@@ -326,7 +326,7 @@ inline void accumulate(thread const uint* values, const threadgroup float* weigh
   }
 }
 
-// ---- merge --------------------------------------------------------------------------------------
+// ---- store --------------------------------------------------------------------------------------
 
 // This lane's pieces of one head to a row of D floats.
 template <typename L>
@@ -339,17 +339,6 @@ inline void store_outputs(thread const float* outputs, ushort value_lane, thread
           float2(outputs[c * L::PIECE + e], outputs[c * L::PIECE + e + 1]);
     }
   }
-}
-
-// The simdgroups' parts of one head, as one.
-template <int SIMDGROUPS>
-inline float2 merged_part(const threadgroup float2* parts) {
-  float2 whole = empty_part();
-#pragma unroll
-  for (int s = 0; s < SIMDGROUPS; ++s) whole.x = max(whole.x, parts[s].x);
-#pragma unroll
-  for (int s = 0; s < SIMDGROUPS; ++s) whole.y += parts[s].y * rescale(parts[s].x, whole.x);
-  return whole;
 }
 
 }  // namespace pamx

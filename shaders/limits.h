@@ -84,7 +84,8 @@ PAMX_LIMIT uint32_t PREFILL_NAX_TOKENS = 64;  // query tokens of prefill_nax: 16
 PAMX_LIMIT uint32_t MLA_SIMDGROUPS = 8;       // mla_decode and mla_prefill
 PAMX_LIMIT uint32_t MLA_DECODE_HEADS = 16;    // query heads of mla_decode
 PAMX_LIMIT uint32_t MLA_PREFILL_TOKENS = 4;   // query tokens of mla_prefill, 8 heads each
-PAMX_LIMIT uint32_t REDUCER_THREADS = 256;    // split_kv_reduce
+PAMX_LIMIT uint32_t REDUCER_THREADS = 256;    // split_kv_reduce: these, or twice as many
+PAMX_LIMIT uint32_t REDUCER_FEW = 128;        // up to so many heads and rows
 PAMX_LIMIT uint32_t PAGES_THREADS = 256;      // kv_write, copy_blocks, gather_blocks
 PAMX_LIMIT uint32_t COPY_BYTES = 16;          // a thread of these moves at once
 

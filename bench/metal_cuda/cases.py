@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import cycle, product
 
+from metal import mla_runs, nax_runs
 from metal.attention_case import Run
 from metal.formats import PAIRS
 from oracle import Case
@@ -20,6 +21,7 @@ GROUPS = (1, 2, 3, 4, 5, 6, 7, 8)
 BLOCKS = (8, 16, 32)
 UNIFIED_DIMS = (*((d, d) for d in (8, 40, *DIMS, 512)), (192, 128), (24, 200))
 FEATURES = tuple(product((None, 21), (0.0, 2.5), (False, True)))  # window, soft-cap, sinks
+MORE_FEATURES = tuple(product((False, True), (0.0, 2.5), (False, True)))
 LENGTHS = (([150, 1, 64, 9], [1, 1, 1, 1]), ([513, 65, 63], [1, 1, 1]), ([67, 40], [3, 2]))
 PREFILL_LENGTHS = (([150, 40, 9], [70, 1, 9]), ([33], [33]), ([300, 17], [31, 17]))
 
@@ -73,6 +75,23 @@ def runs() -> Iterator[Run]:
         yield run(Kernel.PAGED_ATTENTION, dims, next(groups), block, pair, partition, length)
     for dim, block, pair in product(DIMS, BLOCKS, PAIRS):
         yield run(Kernel.PREFILL_TILED, (dim, dim), next(groups), block, pair, 0, next(prefills))
+    yield from latent_runs()
+    yield from tensor_runs()
+
+
+def latent_runs() -> Iterator[Run]:
+    """The usual sizes with every block size, the others with one in turn."""
+    features, blocks = cycle(MORE_FEATURES), cycle(BLOCKS)
+    sizes = [*product(mla_runs.SIZES, BLOCKS), *((size, 0) for size in mla_runs.MORE_SIZES)]
+    for n, ((size, block), pair) in enumerate(product(sizes, PAIRS)):
+        wanted = [(p, block or next(blocks), *next(features)) for p in (0, 16)]
+        yield from mla_runs.runs_of(size, pair, wanted, first=2 * n)
+
+
+def tensor_runs() -> Iterator[Run]:
+    features, groups = cycle(MORE_FEATURES), cycle(GROUPS)
+    for n, (dim, pair, block) in enumerate(product(DIMS, PAIRS, BLOCKS)):
+        yield from nax_runs.runs_of(dim, pair, [(block, *next(features), next(groups))], first=n)
 
 
 # ---- speed --------------------------------------------------------------------------------------

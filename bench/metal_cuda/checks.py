@@ -11,16 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from metal import attention_case
-from metal.arguments import Buffer
 from metal.attention_case import Programs, Run
 from metal.formats import ROUNDING, Bits
+from metal.page_moves import Move
 
 from pamx.native.launch import Launch
 
 from . import device
 from .prepared import Prepared, name_of
-
-WRITTEN = (Buffer.OUT, Buffer.PARTIAL_OUT, Buffer.PARTIAL_STATS)
 
 
 class OnCuda(Programs):
@@ -43,12 +41,18 @@ class OnCuda(Programs):
             int(i): torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8)).cuda()
             for i, array in buffers.items()
         }
-        device.launcher(
-            self.loaded[key], launch.grid, launch.threadgroup, launch.threadgroup_bytes, tensors
-        )()
-        for i in WRITTEN:
-            if i in buffers:
-                buffers[i].reshape(-1).view(np.uint8)[:] = tensors[i].cpu().numpy()
+        device.launch_call(self.loaded[key], launch, tensors)()
+        for i, array in buffers.items():
+            array.reshape(-1).view(np.uint8)[:] = tensors[int(i)].cpu().numpy()
+
+    def check_move(self, move: Move) -> None:
+        """Runs it.
+
+        Raises:
+            AssertionError: a byte is not what it should be.
+        """
+        self.execute(self.prepared.launch_of(move.shape), move.buffers)
+        move.check()
 
     def error_of(self, run: Run) -> float:
         """Largest error of a run's output, in units of what its rounding and float sums allow.

@@ -10,6 +10,10 @@ import cupy
 import numpy as np
 import torch
 
+from pamx.native.launch import Launch
+
+from .prepared import entry_of
+
 MAX_BUFFERS = 31
 ARGUMENTS = np.dtype([("buffers", np.uint64, MAX_BUFFERS)])
 
@@ -23,7 +27,7 @@ def load(cubin: bytes, function: str) -> Any:
     """The module, which has to live as long as its function, and the function."""
     module = cupy.cuda.function.Module()
     module.load(cubin)
-    return module, module.get_function(function)
+    return module, module.get_function(entry_of(function))
 
 
 def resources(loaded: Any) -> tuple[int, int]:
@@ -43,12 +47,8 @@ def _stream() -> Any:
     return cupy.cuda.ExternalStream(stream.cuda_stream)
 
 
-def launcher(
-    loaded: Any,
-    grid: Sequence[int],
-    threadgroup: Sequence[int],
-    threadgroup_bytes: int,
-    buffers: dict[int, torch.Tensor],
+def launch_call(
+    loaded: Any, launch: Launch, buffers: dict[int, torch.Tensor]
 ) -> Callable[[], None]:
     """A call that launches on torch's current stream; buffers by index, kept alive."""
     arguments = np.zeros((), ARGUMENTS)
@@ -56,13 +56,14 @@ def launcher(
         arguments["buffers"][i] = tensor.data_ptr()
     kept = (loaded, buffers)
     function = loaded[1]
+    grid, threadgroup = tuple(launch.grid), tuple(launch.threadgroup)
 
-    def launch() -> None:
+    def call() -> None:
         assert kept
         with _stream():
-            function(tuple(grid), tuple(threadgroup), (arguments,), shared_mem=threadgroup_bytes)
+            function(grid, threadgroup, (arguments,), shared_mem=launch.threadgroup_bytes)
 
-    return launch
+    return call
 
 
 class Timed:

@@ -40,13 +40,18 @@ def _includes() -> list[str]:
 
 
 def compile_cuda(
-    text: str, headers: Path, architecture: str, constants: dict[int, bool | int]
+    text: str,
+    headers: Path,
+    architecture: str,
+    constants: dict[int, bool | int],
+    registers: int = 0,
 ) -> bytes:
     """A cubin.
 
     Args:
         architecture: Such as sm_90.
         constants: Function constants by index.
+        registers: Of a thread, at most; 0: no limit.
 
     Raises:
         CompileError: with the compiler's message.
@@ -58,6 +63,7 @@ def compile_cuda(
     options = [f"--gpu-architecture={architecture}", "--std=c++17", "-w"]
     options += ["--device-as-default-execution-space", "--fmad=true", f"-I{headers}", *_includes()]
     options += [f"-DSM_CONSTANT_{i}={int(value)}" for i, value in constants.items()]
+    options += [f"--maxrregcount={registers}"] if registers else []
     array = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
     failed = nvrtc.nvrtcCompileProgram(program, len(options), array)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,22 @@ from typing import Any
 from pamx.native.launch import Launch, LaunchShape
 
 from . import nvrtc
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the compiler should get by with, a thread's registers; it takes either as a hint.
+
+    Attributes:
+        resident: With as many threadgroups on a multiprocessor as that leaves room for.
+        most: At most, more or less.
+    """
+
+    resident: int = 0
+    most: int = 0
+
+
+NO_LIMITS = Limits()
 
 
 def specialisation(function: str, instantiation: str, threads: int, blocks: int = 0) -> str:
@@ -34,10 +50,15 @@ def specialisation(function: str, instantiation: str, threads: int, blocks: int 
     bindings = "sm_bindings_" + expression.split("<")[0].split("::")[-1]
     bounds = f"{threads}, {blocks}" if blocks else f"{threads}"
     return (
-        f'extern "C" __global__ void __launch_bounds__({bounds}) {function}('
+        f'extern "C" __global__ void __launch_bounds__({bounds}) {entry_of(function)}('
         f"const ::softmetal::Arguments a) {{ ::softmetal::Kernel<decltype({expression}), "
         f"&{expression}, {bindings}>::run(a); }}\n"
     )
+
+
+def entry_of(function: str) -> str:
+    """The __global__ function's name: a kernel that is no template has its own already."""
+    return "run_" + function
 
 
 def key_of(shape: LaunchShape) -> str:
@@ -79,30 +100,28 @@ class Prepared:
         found["constants"] = {int(i): value for i, value in found["constants"].items()}
         return Launch(**found)
 
-    def compile(self, launch: Launch, architecture: str, registers: int = 0) -> bytes:
-        """A cubin, kept in the folder.
-
-        Args:
-            registers: That a thread should get by with; 0: no limit but the hardware's.
-        """
-        out = self._cubin(launch, registers)
+    def compile(self, launch: Launch, architecture: str, limits: Limits = NO_LIMITS) -> bytes:
+        """A cubin, kept in the folder."""
+        out = self._cubin(launch, limits)
         if not out.exists():
             x, y, z = launch.threadgroup
-            blocks = 65536 // (registers * x * y * z) if registers else 0
+            blocks = 65536 // (limits.resident * x * y * z) if limits.resident else 0
             text = specialisation(launch.function, launch.instantiation, x * y * z, blocks)
             shader = (self.folder / launch.source).with_suffix(".cu").read_text()
             headers = self.folder / "include"
-            cubin = nvrtc.compile_cuda(shader + text, headers, architecture, launch.constants)
+            cubin = nvrtc.compile_cuda(
+                shader + text, headers, architecture, launch.constants, limits.most
+            )
             out.parent.mkdir(exist_ok=True)
             out.write_bytes(cubin)
         return out.read_bytes()
 
-    def _cubin(self, launch: Launch, registers: int) -> Path:
-        name = f"{name_of(launch)}_r{registers}.cubin"
+    def _cubin(self, launch: Launch, limits: Limits) -> Path:
+        name = f"{name_of(launch)}_r{limits.resident}_m{limits.most}.cubin"
         return self.folder / "cubins" / name
 
     def compile_all(
-        self, wanted: Sequence[tuple[Launch, int]], architecture: str, processes: int
+        self, wanted: Sequence[tuple[Launch, Limits]], architecture: str, processes: int
     ) -> None:
         """The same for many, each specialisation once."""
         missing = {self._cubin(*one): one for one in wanted}
@@ -111,12 +130,12 @@ class Prepared:
             return
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             jobs = [
-                pool.submit(_compile, self.folder, launch, architecture, registers)
-                for launch, registers in missing.values()
+                pool.submit(_compile, self.folder, launch, architecture, limits)
+                for launch, limits in missing.values()
             ]
             for job in jobs:
                 job.result()
 
 
-def _compile(folder: Path, launch: Launch, architecture: str, registers: int) -> None:
-    Prepared(folder).compile(launch, architecture, registers)
+def _compile(folder: Path, launch: Launch, architecture: str, limits: Limits) -> None:
+    Prepared(folder).compile(launch, architecture, limits)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from metal.attention_case import LANGUAGES, SHADERS
 from metal.softmetal import swizzles
-from metal.softmetal.build import preprocess
+from metal.softmetal.build import extra_headers, preprocess
 from metal.softmetal.toolchain import INCLUDE
 from metal.softmetal.translate import Kernel, translate
 
 HERE = Path(__file__).parent
-SHADERS = HERE.parents[1] / "shaders"
 
 
 def translated(source: str) -> str:
@@ -20,8 +20,11 @@ def translated(source: str) -> str:
     Raises:
         MetalError: for what the Metal compiler would refuse.
     """
-    translation = translate(preprocess(SHADERS / source, [], 310))
-    return '#include "metal_cuda.hpp"\n' + translation.render(_bindings)
+    language = LANGUAGES.get(source, 310)
+    text = preprocess(SHADERS / source, [], language, defined=["PAMX_WARP_FRAGMENTS"])
+    headers = ["metal_cuda.hpp", *(["tensor_ops.hpp"] if extra_headers(text, "run") else [])]
+    includes = "".join(f'#include "{header}"\n' for header in headers)
+    return includes + translate(text).render(_bindings)
 
 
 def _bindings(kernel: Kernel) -> str:

@@ -7,6 +7,8 @@ larger than the cache: several sets of pages take turns where one would fit.
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,18 +16,25 @@ import torch
 from metal.arguments import ATTENTION, WORK_ROW, Buffer, struct
 from torch.nn.functional import scaled_dot_product_attention
 
-from pamx.native.launch import Kernel, LaunchShape
+from pamx.native.launch import Kernel, Launch, LaunchShape
 
 from . import device
-from .cases import BLOCK, PARTITIONS, PREFILL_ROW, Decode, Prefill
+from .cases import BLOCK, PARTITIONS, PREFILL_ROW, Decode, Prefill, speed_shapes
 from .device import Timed
-from .prepared import Prepared
+from .prepared import NO_LIMITS, Limits, Prepared
 
+Calls = Sequence[Callable[[], object]]
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-# What a kernel is compiled to get by with: the first that makes it spill next to nothing. 128 is
-# also what an Apple GPU gives a thread; the last is all that there are.
-REGISTERS = (128, 168, 0)
-SPILLED = 32  # bytes a thread
+# A kernel is compiled with each of these, which change the order of its instructions too, and timed
+# at its fastest. 128 registers are also what an Apple GPU gives a thread.
+LIMITS = (
+    NO_LIMITS,
+    Limits(resident=128),
+    Limits(resident=168),
+    Limits(most=96),
+    Limits(most=168),
+)
+SPILLED = 64  # bytes a thread: others are left out
 BEYOND_CACHE = 400_000_000  # bytes
 
 
@@ -56,14 +65,34 @@ def _bytes_on_gpu(array: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array).view(np.uint8).copy()).cuda()
 
 
-def _load(prepared: Prepared, shape: LaunchShape) -> tuple[Any, Any, int]:
-    launch = prepared.launch_of(shape)
-    for registers in REGISTERS:
-        cubin = prepared.compile(launch, device.architecture(), registers)
-        loaded = device.load(cubin, launch.function)
-        if device.resources(loaded)[1] <= SPILLED:
-            break
-    return launch, loaded, device.resources(loaded)[0]
+def compile_all(prepared: Prepared) -> None:
+    """All that the measurements may load."""
+    wanted = []
+    for shape in speed_shapes():
+        launch = prepared.launch_of(shape)
+        wanted += [(launch, limits) for limits in _limits(shape.kernel)]
+    prepared.compile_all(wanted, device.architecture(), os.cpu_count() or 1)
+
+
+def _limits(kernel: Kernel) -> tuple[Limits, ...]:
+    return LIMITS if kernel in (Kernel.GQA_DECODE, Kernel.GQA_DECODE_HEADS) else (NO_LIMITS,)
+
+
+def _load(prepared: Prepared, launch: Launch, limits: Limits) -> Any:
+    cubin = prepared.compile(launch, device.architecture(), limits)
+    return device.load(cubin, launch.function)
+
+
+def _fastest(prepared: Prepared, launch: Launch, calls_of: Callable[[Any], Calls]) -> Any:
+    """What was loaded of the fastest code; calls_of gives the calls to time."""
+    loaded, timed = {}, {}
+    for limits in LIMITS:
+        one = _load(prepared, launch, limits)
+        if limits == NO_LIMITS or device.resources(one)[1] <= SPILLED:
+            loaded[str(limits)] = one
+            timed[str(limits)] = Timed([*calls_of(one)] * 2)
+    seconds = device.interleaved(timed, 5)
+    return loaded[min(seconds, key=lambda name: seconds[name])]
 
 
 def _arguments(
@@ -132,26 +161,34 @@ def measure_decode(prepared: Prepared, case: Decode, rounds: int) -> dict[str, A
         (Kernel.GQA_DECODE_HEADS, PARTITIONS[0]),
     ]:
         shape = case.shape(kernel, partition)
-        launch, loaded, registers_ = _load(prepared, shape)
-        reducer = _load(prepared, case.shape(Kernel.SPLIT_KV_REDUCE, partition))
+        launch = prepared.launch_of(shape)
+        reducer = prepared.launch_of(case.shape(Kernel.SPLIT_KV_REDUCE, partition))
+        merge = _load(prepared, reducer, NO_LIMITS)
         buffers = _arguments(pages, queries, shape, case.context, 1)
-        calls = []
-        for i in range(sets):
-            bound = {**buffers, Buffer.BLOCK_TABLES: pages.tables[i]}
-            for one, function in ((launch, loaded), (reducer[0], reducer[1])):
-                calls.append(
-                    device.launcher(
-                        function, one.grid, one.threadgroup, one.threadgroup_bytes, bound
-                    )
-                )
-        pairs = [
-            (lambda a=a, b=b: (a(), b())) for a, b in zip(calls[::2], calls[1::2], strict=True)
-        ]
+
+        def calls_of(
+            loaded: Any,
+            launch: Launch = launch,
+            reducer: Launch = reducer,
+            merge: Any = merge,
+            buffers: dict[int, torch.Tensor] = buffers,
+        ) -> Calls:
+            """The kernel and the reducer behind it, for each set of pages."""
+            calls = []
+            for i in range(sets):
+                bound = {**buffers, Buffer.BLOCK_TABLES: pages.tables[i]}
+                first = device.launch_call(loaded, launch, bound)
+                second = device.launch_call(merge, reducer, bound)
+                calls.append(lambda first=first, second=second: (first(), second()))
+            return calls
+
+        loaded = _fastest(prepared, launch, calls_of)
+        pairs = calls_of(loaded)
         pairs[0]()
         name = "shared" if kernel == Kernel.GQA_DECODE else "heads"
         outs[f"{name}_{partition}"] = buffers[Buffer.OUT].clone()
-        registers[f"{name}_{partition}"] = registers_
-        candidates[f"{name}_{partition}"] = Timed(pairs * repeats)
+        registers[f"{name}_{partition}"] = device.resources(loaded)[0]
+        candidates[f"{name}_{partition}"] = Timed([*pairs] * repeats)
 
     expected = None
     for layout in ("token_major", "head_major"):
@@ -201,12 +238,11 @@ def measure_prefill(prepared: Prepared, case: Prefill, rounds: int) -> dict[str,
         case.tokens, case.heads, case.dim, device="cuda", dtype=DTYPES[case.dtype]
     )
     shape = case.shape(case.tokens // PREFILL_ROW)
-    launch, loaded, registers = _load(prepared, shape)
+    launch = prepared.launch_of(shape)
+    loaded = _load(prepared, launch, NO_LIMITS)
     buffers = _arguments(pages, queries, shape, case.tokens, PREFILL_ROW)
     buffers[Buffer.BLOCK_TABLES] = pages.tables[0]
-    ours = device.launcher(
-        loaded, launch.grid, launch.threadgroup, launch.threadgroup_bytes, buffers
-    )
+    ours = device.launch_call(loaded, launch, buffers)
     keys, values = (x.contiguous() for x in pages.dense(0))
     laid_out = queries.transpose(0, 1)[None].contiguous()
 
@@ -221,7 +257,7 @@ def measure_prefill(prepared: Prepared, case: Prefill, rounds: int) -> dict[str,
         "tokens": case.tokens,
         "geometry": [case.heads, case.kv_heads, case.dim],
         "dtype": case.dtype,
-        "registers": registers,
+        "registers": device.resources(loaded)[0],
         "difference": difference,
         "tflop_per_s": {name: round(case.flops / time / 1e12, 2) for name, time in seconds.items()},
     }

@@ -1,8 +1,11 @@
-"""Both forms of gqa_decode, with the reducer, equal float64 attention and each other."""
+"""Every form of gqa_decode, with the reducer, equals float64 attention and the others.
+
+Groups of 7 and 8 heads take the matrix form (gqa_decode_matrix) where rows and pools are 16-bit.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -10,9 +13,9 @@ import numpy as np
 import pytest
 from oracle import Case
 
-from metal.attention_case import Programs, Run, check_metal
+from metal.attention_case import FLOAT_ERROR, Programs, Run, check_metal
 from metal.covering import Row, covering
-from metal.formats import PAIRS
+from metal.formats import PAIRS, ROUNDING, rounded
 from metal.row_runs import FEATURES, heads_of, run_of_row
 from pamx.errors import NativeError
 from pamx.native.launch import Kernel, LaunchShape, launch_of
@@ -67,14 +70,28 @@ def test_equals_float64_attention(run: Run) -> None:
 # ---- what a row's result depends on -------------------------------------------------------------
 
 STEP = Case([150, 41, 70], [1, 2, 1], 6, 2, 64, 64, 16, window=50, sinks=True)
-BOTH = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name.lower())
 
 
-@BOTH
+@dataclass(frozen=True)
+class Form:
+    kernel: Kernel
+    group: int = 3
+
+    def run(self, case: Case, **more: Any) -> Run:
+        return Run(self.kernel, replace(case, heads=self.group * case.kv_heads), **more)
+
+    def __str__(self) -> str:
+        return f"{self.kernel.name.lower()}-{self.group}"
+
+
+EACH = pytest.mark.parametrize("form", [*map(Form, FORMS), Form(Kernel.GQA_DECODE, 8)], ids=str)
+
+
+@EACH
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_a_rows_bits_are_its_own(form: Kernel, partition: int) -> None:
+def test_a_rows_bits_are_its_own(form: Form, partition: int) -> None:
     """Alone or in company, in any order, with room for any number of partitions: the same bits."""
-    run = Run(form, STEP, partition=partition)
+    run = form.run(STEP, partition=partition)
     together = PROGRAMS.run(run)
     for order in (1, 2, 3):
         np.testing.assert_array_equal(PROGRAMS.run(replace(run, order=order)).out, together.out)
@@ -87,20 +104,21 @@ def test_a_rows_bits_are_its_own(form: Kernel, partition: int) -> None:
         part.sequence_values = [together.step.sequence_values[s]]
         part.queries = together.step.queries[rows]
         part.sinks = together.step.sinks
-        found = PROGRAMS.run_step(replace(run, case=alone), part).out
+        found = PROGRAMS.run_step(form.run(alone, partition=partition), part).out
         np.testing.assert_array_equal(found, together.out[rows])
 
 
 @pytest.mark.parametrize("dim", [64, 128])
-def test_both_forms_agree(dim: int) -> None:
-    case = Case([300, 17], [1, 1], 8, 2, dim, dim, 16, softcap=3.0)
-    one, other = (PROGRAMS.run(Run(form, case, dtype="float32", partition=64)) for form in FORMS)
-    np.testing.assert_allclose(one.out, other.out, atol=2e-6)
+@pytest.mark.parametrize(("dtype", "error"), [("float32", 2e-6), ("float16", 2e-3)])
+def test_both_forms_agree(dim: int, dtype: str, error: float) -> None:
+    case = Case([300, 17], [1, 1], 16, 2, dim, dim, 16, softcap=3.0)
+    one, other = (PROGRAMS.run(Run(form, case, dtype=dtype, partition=64)) for form in FORMS)
+    np.testing.assert_allclose(one.out, other.out, atol=error)
 
 
-@BOTH
-def test_a_row_that_sees_nothing_is_zeros(form: Kernel) -> None:
-    run = Run(form, replace(STEP, sinks=False), partition=64)
+@EACH
+def test_a_row_that_sees_nothing_is_zeros(form: Form) -> None:
+    run = form.run(replace(STEP, sinks=False), partition=64)
     step = run.build()
     step.context_lens[0] = 0  # its one query then stands before every key
     out = PROGRAMS.run_step(run, step).out
@@ -109,9 +127,9 @@ def test_a_row_that_sees_nothing_is_zeros(form: Kernel) -> None:
     assert (out[1:] != 0).any(axis=-1).all()
 
 
-@BOTH
-def test_pages_behind_the_window_may_be_gone(form: Kernel) -> None:
-    run = Run(form, replace(STEP, query_lens=[1, 1, 1]), partition=64)
+@EACH
+def test_pages_behind_the_window_may_be_gone(form: Form) -> None:
+    run = form.run(replace(STEP, query_lens=[1, 1, 1]), partition=64)
     step = run.build()
     expected = PROGRAMS.run_step(run, step).out
     for table, context in zip(step.block_tables, step.context_lens, strict=True):
@@ -119,31 +137,34 @@ def test_pages_behind_the_window_may_be_gone(form: Kernel) -> None:
     np.testing.assert_array_equal(PROGRAMS.run_step(run, step).out, expected)
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("name", ["sequence_keys", "sequence_values"])
 def test_what_is_not_finite_reaches_the_heads_that_see_it_and_no_other(
-    form: Kernel, name: str
+    form: Form, name: str
 ) -> None:
-    run = Run(form, replace(STEP, window=None), partition=64)
+    run = form.run(replace(STEP, window=None), partition=64)
     step = run.build()
     getattr(step, name)[0][33, 1, 5] = np.nan
     reached = np.isnan(PROGRAMS.run_step(run, step).out)
     expected = np.zeros_like(reached)
-    expected[0, 3:] = True  # query heads 3 to 5 read KV head 1
+    expected[0, form.group :] = True  # the second half reads KV head 1
     if name == "sequence_values":
         expected[..., :5] = expected[..., 6:] = False
     np.testing.assert_array_equal(reached, expected)
 
 
-@BOTH
-def test_scores_that_rise_late_and_far(form: Kernel) -> None:
+@EACH
+def test_scores_that_rise_late_and_far(form: Form) -> None:
     """The running maximum is raised by steps: by less than its slack, by more, and by a lot."""
-    run = Run(form, Case([300], [1], 4, 1, 64, 64, 16), dtype="float32", partition=512)
+    run = form.run(Case([300], [1], 4, 1, 64, 64, 16), partition=512)
     step = run.build()
     for position, factor in [(20, 2.0), (90, 6.0), (170, 40.0), (171, 41.0), (299, 80.0)]:
-        step.sequence_keys[0][position, 0] = step.queries[0, position % 4] * factor / 8
+        key = step.queries[0, position % form.group] * factor / 8
+        step.sequence_keys[0][position, 0] = rounded(key, "float16")
     result = PROGRAMS.run_step(run, step)
-    np.testing.assert_allclose(result.out, step.expected(), atol=2e-5)
+    np.testing.assert_allclose(
+        result.out, step.expected(), rtol=ROUNDING["float16"], atol=FLOAT_ERROR
+    )
 
 
 # ---- every specialisation -----------------------------------------------------------------------
@@ -200,7 +221,7 @@ SHAPE = LaunchShape(
 )
 
 
-@BOTH
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name.lower())
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -223,6 +244,22 @@ def test_a_shape_that_cannot_be_served_is_turned_down(
     launch_of(shape)
     with pytest.raises(NativeError, match=why):
         launch_of(replace(shape, **change))
+
+
+@pytest.mark.parametrize(
+    ("heads", "pool_dtype", "dtype", "source"),
+    [
+        (14, "float16", "float16", "gqa_decode_matrix.metal"),
+        (12, "float16", "float16", "gqa_decode.metal"),
+        (16, "bfloat16", "bfloat16", "gqa_decode_matrix.metal"),
+        (16, "float16", "float32", "gqa_decode.metal"),
+    ],
+)
+def test_groups_that_fill_a_matrix_take_it(
+    heads: int, pool_dtype: str, dtype: str, source: str
+) -> None:
+    shape = replace(SHAPE, heads=heads, dtype=dtype, pool_dtype=pool_dtype)
+    assert launch_of(shape).source == source
 
 
 def test_simdgroups_follow_from_the_partition_alone() -> None:

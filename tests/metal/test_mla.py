@@ -16,23 +16,12 @@ from oracle import Case
 from metal.attention_case import Programs, Run, check_metal
 from metal.covering import Row, covering
 from metal.formats import PAIRS
-from metal.tiled_runs import (
-    AXES,
-    LENGTHS,
-    WINDOWS,
-    check_bits,
-    check_empty_row,
-    check_freed_pages,
-    run_of,
-)
+from metal.mla_runs import HEADS, MORE_SIZES, SIZES, TOKENS, decode_run, runs_of
+from metal.tiled_runs import AXES, check_bits, check_empty_row, check_freed_pages, run_of
 from pamx.errors import NativeError
 from pamx.native.launch import Kernel, LaunchShape, launch_of
 
 DECODE, PREFILL = Kernel.MLA_DECODE, Kernel.MLA_PREFILL
-TOKENS = 4  # of a work row of mla_prefill
-# (latent, rope): DeepSeek's, tiny models', and sizes that do not go into a threadgroup evenly.
-SIZES = [(512, 64), (256, 32), (128, 16), (72, 8), (320, 40)]
-HEADS = [1, 8, 9, 16, 20, 40]
 OWN_AXES = AXES | {
     "dims": [(latent + rope, latent) for latent, rope in SIZES],
     "dtypes": PAIRS,
@@ -44,13 +33,6 @@ OWN_AXES = AXES | {
 def fits(row: Row) -> bool:
     """Prefill of many long heads takes long here."""
     return row.get("heads", 1) <= 20 or row.get("dims", (0, 0))[1] <= 256
-
-
-def decode_run(row: Row, seed: int) -> Run:
-    """One token of some sequences, several of one: a token is a work row."""
-    run = run_of(DECODE, row, TOKENS, seed)
-    lengths: dict[str, Any] = {"context_lens": [31, 32, 33, 1, 70], "query_lens": [1, 1, 1, 1, 2]}
-    return replace(run, case=replace(run.case, **lengths))
 
 
 DECODE_RUNS = [
@@ -110,28 +92,11 @@ def test_every_specialisation_is_metal() -> None:
 
 
 @pytest.mark.metal_all
-@pytest.mark.parametrize("size", [*SIZES, *((8 * n, 8) for n in range(1, 65, 5))], ids=str)
+@pytest.mark.parametrize("size", [*SIZES, *MORE_SIZES], ids=str)
 @pytest.mark.parametrize("dtypes", PAIRS, ids=str)
 def test_every_type_page_and_feature(size: tuple[int, int], dtypes: tuple[str, str]) -> None:
-    features = product([0, 16, 32], [8, 16, 32], [None, 21], [0.0, 2.5], [False, True])
-    runs = []
-    for n, (partition, block_size, window, softcap, sinks) in enumerate(features):
-        row = {
-            "dims": (sum(size), size[0]),
-            "dtypes": dtypes,
-            "heads": HEADS[n % len(HEADS)],
-            "kv_heads": 1,
-            "block_size": block_size,
-            "window": window if window is None else WINDOWS[1 + n % 4],
-            "softcap": softcap,
-            "sinks": sinks,
-            "lengths": LENGTHS[n % len(LENGTHS)],
-            "by_head": n % 7 == 0,
-            "order": n % 4,
-        }
-        runs.append(decode_run(row | {"partition": partition}, n))
-        if not partition:
-            runs.append(run_of(PREFILL, row, TOKENS, n))
+    features = product([0, 16, 32], [8, 16, 32], [False, True], [0.0, 2.5], [False, True])
+    runs = list(runs_of(size, dtypes, features))
     programs = Programs(runs)
     for run in runs:
         programs.check(run)

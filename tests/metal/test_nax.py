@@ -13,33 +13,14 @@ import pytest
 from oracle import Case
 
 from metal import softmetal
-from metal.attention_case import FLOAT_ERROR, SHADERS, Programs, Run, check_metal
+from metal.attention_case import SHADERS, Programs, Run, check_metal
 from metal.covering import covering
-from metal.formats import PAIRS, ROUNDING
-from metal.tiled_runs import (
-    AXES,
-    GROUPS,
-    LENGTHS,
-    WINDOWS,
-    check_bits,
-    check_empty_row,
-    check_freed_pages,
-    heads_of,
-    run_of,
-)
+from metal.formats import PAIRS
+from metal.nax_runs import DIMS, ERRORS, TOKENS, nax_run, runs_of
+from metal.tiled_runs import AXES, GROUPS, check_bits, check_empty_row, check_freed_pages
 from pamx.native.launch import Kernel, LaunchShape, launch_of
 
 KERNEL = Kernel.PREFILL_NAX
-TOKENS = 64
-DIMS = [64, 80, 96, 128, 192, 256]
-# Below 16-bit rows the weights may be rounded to 16 bits too. They sum to at most 1 and stand
-# before values of which few are larger than 4.
-ERRORS = {
-    "float32": FLOAT_ERROR,
-    "float16": 4 * ROUNDING["float16"],
-    "bfloat16": 4 * ROUNDING["bfloat16"],
-}
-
 OWN_AXES = AXES | {
     "dims": [(d, d) for d in DIMS],
     "dtypes": PAIRS,
@@ -47,13 +28,7 @@ OWN_AXES = AXES | {
     "kv_heads": [1, 2],
 }
 COVERING = [
-    run_of(
-        KERNEL,
-        row | heads_of(row["group"], row["kv_heads"]),
-        TOKENS,
-        seed,
-        ERRORS[row["dtypes"][0]],
-    )
+    nax_run(row, row["group"], row["kv_heads"], seed)
     for seed, row in enumerate(covering(OWN_AXES, seed=1))
 ]
 PROGRAMS = Programs(COVERING)
@@ -113,21 +88,8 @@ def test_every_specialisation_is_metal() -> None:
 @pytest.mark.parametrize("dim", DIMS)
 @pytest.mark.parametrize("dtypes", PAIRS, ids=str)
 def test_every_type_page_group_and_feature(dim: int, dtypes: tuple[str, str]) -> None:
-    features = product([8, 16, 32], [None, 21], [0.0, 2.5], [False, True], GROUPS)
-    runs = []
-    for n, (block_size, window, softcap, sinks, group) in enumerate(features):
-        row = {
-            "dims": (dim, dim),
-            "dtypes": dtypes,
-            "block_size": block_size,
-            "window": window if window is None else WINDOWS[1 + n % 4],
-            "softcap": softcap,
-            "sinks": sinks,
-            "lengths": LENGTHS[n % len(LENGTHS)],
-            "by_head": n % 7 == 0,
-            "order": n % 4,
-        }
-        runs.append(run_of(KERNEL, row | heads_of(group, 1 + n % 2), TOKENS, n, ERRORS[dtypes[0]]))
+    features = product([8, 16, 32], [False, True], [0.0, 2.5], [False, True], GROUPS)
+    runs = list(runs_of(dim, dtypes, features))
     programs = Programs(runs)
     for run in runs:
         programs.check(run)

@@ -131,6 +131,16 @@ def test_bits_do_not_depend_on_room_for_more_partitions() -> None:
     np.testing.assert_array_equal(reduce(few, order=5), reduce(few))
 
 
+@pytest.mark.parametrize(("partitions", "dim"), [(1, 64), (37, 80), (700, 128), (90, 512)])
+def test_bits_do_not_depend_on_how_many_rows_there_are(partitions: int, dim: int) -> None:
+    """Few of them take twice the threads."""
+    many = Partials(130, 1, partitions, dim)
+    few = Partials(1, 1, partitions, dim)
+    for name in ("out", "maximum", "sum"):
+        setattr(few, name, getattr(many, name)[:1])
+    np.testing.assert_array_equal(reduce(few)[0], reduce(many)[0])
+
+
 def test_a_sum_that_is_not_a_number_is_not_hidden() -> None:
     partials = Partials(1, 2, 3, 64)
     partials.sum[0, 1, 1] = np.nan

@@ -1,9 +1,9 @@
-// metal_simdgroup_matrix over a warp, with the software Metal's order of elements: lane l holds row
-// (l / 16) * 4 + (l / 2) % 4 and two columns from ((l / 8) % 2) * 4 + (l % 2) * 2.
+// metal_simdgroup_matrix over a warp, in the order of elements of its matrix operations: lane l
+// holds row l / 4 and two columns from l % 4 * 2. (Metal leaves the order open; PAMX_WARP_FRAGMENTS
+// tells the shaders.)
 //
-// Sums are float's. Products of 16-bit matrices take half of a tensor core's m16n8k8, whose own order
-// of elements costs shuffles before and behind it; other products are taken from shuffles alone. The
-// answers are right; the speed is no measure of what matrix units can do.
+// Products with a 16-bit right matrix take half of a tensor core's 16x8x8, sums being float's;
+// other products are taken from shuffles, which is right and slow.
 #pragma once
 
 namespace metal {
@@ -14,11 +14,9 @@ T simd_shuffle(T x, ushort lane);
 inline uint sm_lane() {
   return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }
-inline uint sm_row(uint lane) { return lane / 16 * 4 + lane / 2 % 4; }
-inline uint sm_column(uint lane) { return lane / 8 % 2 * 4 + lane % 2 * 2; }
-inline uint sm_holder(uint row, uint column) {
-  return row / 4 * 16 + column / 4 * 8 + row % 4 * 2 + column % 4 / 2;
-}
+inline uint sm_row(uint lane) { return lane / 4; }
+inline uint sm_column(uint lane) { return lane % 4 * 2; }
+inline uint sm_holder(uint row, uint column) { return row * 4 + column / 2; }
 
 template <class T, int Columns, int Rows = Columns>
 struct simdgroup_matrix {
@@ -81,29 +79,64 @@ struct sm_product {
   }
 };
 
-// The tensor core's order: lane l holds row l / 4 and two columns from l % 4 * 2; of the right matrix
-// it wants the same of the transposed one.
-#define SM_PRODUCT(T, name)                                                                  \
-  template <>                                                                                \
-  struct sm_product<float, T, T, float> {                                                    \
-    static void apply(vec<float, 2>& d, vec<T, 2> a, vec<T, 2> b, vec<float, 2> c) {         \
-      const uint lane = sm_lane();                                                           \
-      const ushort from = sm_holder(lane / 4, lane % 4 * 2);                                 \
-      const uint left = as_type<uint>(simd_shuffle(a, from));                                \
-      const uint rows = as_type<uint>(simd_shuffle(b, from));                                \
-      uint right;                                                                            \
-      asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(right) : "r"(rows)); \
-      vec<float, 2> sum = simd_shuffle(c, from);                                             \
-      float lower[2];                                                                        \
-      asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." name "." name                     \
-                   ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %9};"                \
-                   : "=f"(sum.v[0]), "=f"(sum.v[1]), "=f"(lower[0]), "=f"(lower[1])          \
-                   : "r"(left), "r"(0u), "r"(right), "f"(sum.v[0]), "f"(sum.v[1]), "f"(0.0f)); \
-      d = simd_shuffle(sum, ushort(sm_row(lane) * 4 + sm_column(lane) / 2));                 \
-    }                                                                                        \
+// Of the right matrix a tensor core wants the transposed one's elements.
+template <class T>
+inline uint sm_transposed(vec<T, 2> b) {
+  uint words;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(words) : "r"(as_type<uint>(b)));
+  return words;
+}
+
+// The unit's rows 8 to 15 are nobody's, and what it adds to is 0: a sum of its own would take four
+// registers of a lane for every two that are wanted.
+#define SM_PRODUCT(T, name)                                                               \
+  template <>                                                                             \
+  struct sm_product<float, T, T, float> {                                                 \
+    static void apply(vec<float, 2>& d, vec<T, 2> a, vec<T, 2> b, vec<float, 2> c) {      \
+      vec<float, 2> upper, lower;                                                         \
+      asm volatile("mma.sync.aligned.m16n8k8.row.col.f32." name "." name                  \
+                   ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"             \
+                   : "=f"(upper.v[0]), "=f"(upper.v[1]), "=f"(lower.v[0]), "=f"(lower.v[1]) \
+                   : "r"(as_type<uint>(a)), "r"(0u), "r"(sm_transposed(b)), "f"(0.0f));   \
+      d = c + upper;                                                                      \
+    }                                                                                     \
   };
 SM_PRODUCT(half, "f16")
 SM_PRODUCT(bfloat, "bf16")
+#undef SM_PRODUCT
+
+// What tf32, which keeps 11 bits of a number, keeps of it.
+inline float sm_tf32(float x) {
+  uint kept;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(kept) : "f"(x));
+  return __uint_as_float(kept);
+}
+
+// Float times 16 bits. The right elements are exact in tf32, the left ones in two parts but for
+// their last two bits: the parts take the unit's upper and lower rows. The unit has rows l % 4 and
+// l % 4 + 4 of the right matrix where rows l % 4 * 2 and the next are at hand: with the left's
+// columns in the same places, the sum is the same.
+#define SM_PRODUCT(T)                                                                       \
+  template <>                                                                               \
+  struct sm_product<float, float, T, float> {                                               \
+    static void apply(vec<float, 2>& d, vec<float, 2> a, vec<T, 2> b, vec<float, 2> c) {    \
+      const vec<T, 2> right = as_type<vec<T, 2>>(sm_transposed(b));                         \
+      const float high[2] = {sm_tf32(a.v[0]), sm_tf32(a.v[1])};                             \
+      const float low[2] = {sm_tf32(a.v[0] - high[0]), sm_tf32(a.v[1] - high[1])};          \
+      vec<float, 2> upper, lower;                                                           \
+      asm volatile(                                                                         \
+          "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "                             \
+          "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"             \
+          : "=f"(upper.v[0]), "=f"(upper.v[1]), "=f"(lower.v[0]), "=f"(lower.v[1])          \
+          : "r"(__float_as_uint(high[0])), "r"(__float_as_uint(low[0])),                    \
+            "r"(__float_as_uint(high[1])), "r"(__float_as_uint(low[1])),                    \
+            "r"(__float_as_uint(float(right.v[0]))), "r"(__float_as_uint(float(right.v[1]))), \
+            "f"(0.0f));                                                                     \
+      d = c + (upper + lower);                                                              \
+    }                                                                                       \
+  };
+SM_PRODUCT(half)
+SM_PRODUCT(bfloat)
 #undef SM_PRODUCT
 
 template <class D, class A, class B, class C>

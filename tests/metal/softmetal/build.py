@@ -58,9 +58,16 @@ def standard(language: int) -> str:
 
 
 def preprocess(
-    path: Path, instantiations: Sequence[str], language: int, include: Sequence[Path] = ()
+    path: Path,
+    instantiations: Sequence[str],
+    language: int,
+    include: Sequence[Path] = (),
+    defined: Sequence[str] = (),
 ) -> str:
     """The shader's text with its includes, and the instantiations behind it.
+
+    Args:
+        defined: Macros.
 
     Raises:
         MetalError: with the preprocessor's message.
@@ -69,6 +76,7 @@ def preprocess(
     command = [toolchain.COMPILER, "-E", "-x", "c++", standard(language)]
     command += ["-nostdinc", "-nostdinc++", f"-isystem{toolchain.INCLUDE / 'stubs'}"]
     command += [f"-I{folder}" for folder in include]
+    command += [f"-D{name}" for name in defined]
     command += ["-D__METAL__=1", f"-D__METAL_VERSION__={language}", "-D__HAVE_BFLOAT__=1"]
     command += ["-U__linux__", "-U__x86_64__", "-"]
     run = subprocess.run(command, input=text + "\n", capture_output=True, text=True, check=False)
