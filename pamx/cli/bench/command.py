@@ -16,7 +16,7 @@ from pamx.cli.bench.last import last_run
 from pamx.cli.bench.progress import Progress
 from pamx.cli.bench.signals import EndedError, ending_signals
 from pamx.cli.failures import FAILED
-from pamx.cli.terminal import note, say, write
+from pamx.cli.terminal import note, say
 from pamx.errors import ModelError, PamxError, RequestError
 
 if TYPE_CHECKING:
@@ -361,29 +361,27 @@ def show(
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="A .json file.", show_default=False)],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    format: own.FormatOption = None,  # noqa: A002
+    output: own.Output = None,
+    plot: own.Plot = None,
+    quiet: own.Quiet = False,
     json: options.Json = False,
 ) -> None:
     """Compare two runs: the speed of B relative to A.
 
     Samples of two runs are not paired, and the machine may have changed in between: compare arms
-    within one run where that is possible.
+    within one run where that is possible. --json is --format json.
     """
-    import shutil
+    from pamx.bench.compare import Comparison, compare_records, different_facts
+    from pamx.cli.bench.deliver import deliver_comparison, delivery
 
-    from pamx.bench.compare import compare_records, comparison_table, different_facts
-    from pamx.cli.bench.layout import WIDE, drawn
-    from pamx.cli.terminal import is_terminal, styled, write_json
-
+    if json and format not in (None, own.Format.JSON):
+        raise typer.BadParameter(f"it does not go with --format {format}.", param_hint="--json")
+    to = delivery(own.Format.JSON if json else format, output, plot, quiet)
     a, b = _loaded(first), _loaded(second)
     try:
         found = compare_records(a, b)
     except RequestError as error:
         raise typer.BadParameter(str(error), param_hint="B") from error
-    facts = different_facts(a, b)
-    if json:
-        write_json({"comparisons": found, "differences": facts})
-        return
-    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDE
-    write(drawn(comparison_table(found), width, styled(sys.stdout)))
-    for fact in facts:
-        write(f"{fact}\n")
+    names = str(first), str(second)
+    deliver_comparison(Comparison(names, found, different_facts(a, b)), to)
