@@ -140,13 +140,13 @@ def _run(program: Program, settings: dict[str, Any]) -> Outcome:
 
 
 def _add(record: Record, cells: Sequence[Cell], workload: Workload) -> None:
-    machine = {c.arm.id: c for c in cells if c.arm.kind == "machine"}
+    reading = next(c for c in cells if c.arm.id == "read")
     for cell in cells:
         copies = [c for c in cells if c.arm.control_of == cell.arm.id and not c.invalid]
         found = cell_record(cell, copies, workload, {})
-        for what in MACHINE:
-            if cell.arm.kind != "machine" and not cell.invalid:
-                found[f"share_of_{what}"] = _share(cell, machine[what])
+        # Not of the copy, which writes as much as it reads: a call only reads.
+        if cell.arm.kind != "machine" and not cell.invalid:
+            found["share_of_read"] = _share(cell, reading)
         record["cells"].append(found)
     comparisons = comparison_records(cells, workload, (CALL,))
     record["comparisons"] += comparisons

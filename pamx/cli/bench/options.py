@@ -116,7 +116,8 @@ Kernel = Annotated[
     bool,
     typer.Option(
         "--kernel",
-        help="Measure the attention call alone, against this machine's copy and read bandwidth.",
+        help="Measure the attention call alone, beside this machine's plain read and copy of as "
+        "many bytes.",
     ),
 ]
 Heads = Annotated[
