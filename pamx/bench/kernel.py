@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pamx.bench.measure import Cell, Patience, measure
+from pamx.bench.measure import Cell, Patience, least_seconds, measure
 from pamx.bench.metrics import CALL
 from pamx.bench.program import Outcome, Program, ProgramRefusal
 from pamx.bench.record import Record
@@ -17,6 +16,7 @@ from pamx.bench.results import cell_record, comparison_records, imprecise, measu
 from pamx.bench.statistics import typical
 from pamx.bench.surroundings import noted
 from pamx.bench.sweep import UnfitError
+from pamx.bench.timetable import Timetable
 from pamx.bench.workload import Arm, Workload
 from pamx.errors import RequestError
 
@@ -86,8 +86,12 @@ def measure_kernel(
     record: Record,
     save: Callable[[Record], None],
     progress: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> None:
-    """Measures what the record lacks, and saves it after each workload.
+    """Measures what the record lacks and there is time for, and saves it after each workload.
+
+    Args:
+        progress, tell: as for `sweep`.
 
     Raises:
         UnfitError: a workload does not fit into memory.
@@ -104,9 +108,11 @@ def measure_kernel(
             raise UnfitError(error.message, error.hint, "--context and --batch") from error
         done = {cell["workload"] for cell in record["cells"]}
         left = [w for w in plan.workloads if w.id not in done]
-        end = time.monotonic() + plan.seconds
-        for number, workload in enumerate(left):
-            share = max(0.0, (end - time.monotonic()) / (len(left) - number))
+        # A sample repeats calls for as long as any other does, whatever the workload.
+        timetable = Timetable(plan.seconds, {w.id: 1.0 for w in left})
+        for workload in left:
+            if (share := timetable.share(workload)) is None:
+                continue
             with noted(record, workload.id, lambda: [program.pid]):
                 cells = measure(
                     workload,
@@ -115,12 +121,14 @@ def measure_kernel(
                     Patience(share, plan.precision),
                     plan.seed,
                     progress,
+                    tell,
                     decisive=(CALL,),
                 )
+            timetable.measured(workload, least_seconds(cells))
             _add(record, cells, workload)
             record["warnings"] += imprecise(cells, workload, plan.precision, (CALL,))
             save(record)
-        record["complete"] = True
+        record["complete"] = not timetable.without
         save(record)
 
 

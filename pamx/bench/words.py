@@ -217,7 +217,7 @@ def notes(record: Record) -> list[str]:
     """What must be said beside the tables: what is invalid, what differs, warnings."""
     found = []
     if not record["complete"]:
-        found.append("Interrupted: these are the workloads that were finished.")
+        found.append(f"Not complete: {missing(record)}.")
     for cell in record["cells"]:
         where = f"{cell['workload']}, {cell['arm']}"
         if not cell["valid"]:
@@ -225,6 +225,16 @@ def notes(record: Record) -> list[str]:
         if (cell["outputs"] or {}).get("same") is False:
             found.append(f"{where}: {difference(cell['outputs'])}")
     return found + list(record["warnings"])
+
+
+def missing(record: Record) -> str:
+    """What a record that is not complete lacks, in words."""
+    measured = {cell["workload"] for cell in record["cells"]}
+    ids = [f"{w['context']}x{w['batch']}" for w in record["plan"].get("workloads", [])]
+    left = [name for name in ids if name not in measured]
+    if not left:
+        return "it was interrupted"
+    return f"{', '.join(left)} {'was' if len(left) == 1 else 'were'} not measured"
 
 
 def definitions(record: Record, tables: Sequence[Table]) -> list[str]:

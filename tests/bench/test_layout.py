@@ -91,9 +91,11 @@ def test_what_is_defined_is_what_is_shown(record: Record, kind: str) -> None:
     assert set(names[len(titles) :]) == about[kind]
 
 
-def test_an_interrupted_run_says_so(record: Record) -> None:
+def test_a_run_that_is_not_complete_says_what_it_lacks(record: Record) -> None:
     partial = copy.deepcopy(record) | {"complete": False}
-    assert "Interrupted" in laid_out(partial, 80)
+    assert "Not complete: it was interrupted." in laid_out(partial, 80)
+    partial["cells"] = [c for c in partial["cells"] if c["context"] == 256]
+    assert "Not complete: 1024x1, 1024x4 were not measured." in laid_out(partial, 80)
 
 
 def test_definitions_can_be_left_out(record: Record) -> None:

@@ -45,7 +45,7 @@ OTHER = """
                 print(json.dumps(said))
         print(json.dumps({"type": "done", "id": asked["id"]}), flush=True)
 """
-SMALL = ("--output-tokens", "3", "--time", "0")
+SMALL = ("--output-tokens", "3", "--time", "20", "--precision", "50")
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_measures_the_rest(
     validate(record)
     assert not record["complete"]
     assert {cell["workload"] for cell in record["cells"]} == {"20x1"}
-    assert "Interrupted" in out
+    assert "Not complete: 20x2 was not measured." in out
     assert f"--resume {file}" in err
     assert "Traceback" not in err
 
@@ -238,6 +238,26 @@ def test_ctrl_c_keeps_what_is_finished_and_resume_measures_the_rest(
     complete = runner.invoke(app, ["bench", "--resume", str(file)])
     assert complete.exit_code == 2
     assert "is complete" in complete.stderr
+
+
+def test_what_time_has_no_room_for_is_left_for_another_run(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    args = ("--context", "24", "--batch", "1,2", "--output-tokens", "3", "--time", "0")
+    result = run("bench", *args, "-o", str(file))
+    assert result.returncode == 0, result.stderr
+    assert "24x1: 3 blocks, which a verdict needs, will take about" in result.stderr
+    assert "--time was over: 24x2 was not measured." in result.stderr
+    assert f"--resume {file}" in result.stderr
+    assert "too few samples" in result.stdout
+    record = json.loads(file.read_text())
+    validate(record)
+    assert not record["complete"]
+    assert [len(cell["samples"]) for cell in record["cells"]] == [1, 1]
+    again = run("bench", "--resume", str(file), "-q")
+    assert again.returncode == 0, again.stderr
+    whole = json.loads(file.read_text())
+    assert whole["complete"]
+    assert {cell["workload"] for cell in whole["cells"]} == {"24x1", "24x2"}
 
 
 def test_another_program_that_dies_costs_its_own_cells(run: Run, tmp_path: Path) -> None:
@@ -280,7 +300,7 @@ def test_sigterm_ends_what_is_measured(
 
 
 def test_the_attention_call_alone(run: Run) -> None:
-    args = ("--context", "512", "--batch", "2", "--time", "0", "--format", "json")
+    args = ("--context", "512", "--batch", "2", "--time", "5", "--format", "json")
     result = run("bench", "--kernel", "--heads", "4,2,64", "--partition", "auto,64", *args)
     assert result.returncode == 0, result.stderr
     record = json.loads(result.stdout)

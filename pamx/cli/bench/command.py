@@ -28,7 +28,7 @@ app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 T = TypeVar("T")
 
 Save = Callable[["Record"], None]
-Measure = Callable[["Record", Save, Progress], None]
+Measure = Callable[["Record", Save, Progress, Callable[[str], None]], None]
 
 File = Annotated[
     Path | None,
@@ -89,7 +89,8 @@ def bench(
     pamx bench --kernel --context 8192 --batch 1,8
     pamx bench --arrivals poisson:2 --requests 40 --slo ttft=500ms,tpot=50ms
 
-    Ctrl-C keeps the workloads that were finished; --resume measures the rest. Exit status: 0 done,
+    Ctrl-C keeps the workloads that were finished, and so does the end of --time; --resume measures
+    the rest. Exit status: 0 done,
     1 a program could not start or failed, or a file is damaged, 2 what was asked for cannot be
     measured, 130 interrupted.
     """
@@ -288,6 +289,7 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
     """
     from pamx.bench.record import save
     from pamx.bench.sweep import UnfitError
+    from pamx.bench.words import missing
 
     progress = Progress(to.quiet)
 
@@ -300,7 +302,7 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
 
     try:
         with ending_signals():
-            measure(record, keep, progress)
+            measure(record, keep, progress, progress.tell)
     except UnfitError as error:
         progress.clear()
         raise typer.BadParameter(str(error), param_hint=error.option) from error
@@ -317,6 +319,11 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
         raise
     progress.clear()
     _deliver(record, to)
+    if not record["complete"]:
+        note(
+            f"--time was over: {missing(record)}. `pamx bench --resume {kept or last_run()}` "
+            "measures the rest."
+        )
     if any(cell.get("failed") for cell in record["cells"]):
         raise typer.Exit(FAILED)
 
