@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,6 +246,22 @@ def test_a_repository_is_not_downloaded(run: Run, small: Path, tmp_path: Path) -
         nothing = run("doctor", "--model", "org/other", env=env)
         assert nothing.returncode == 1
         assert "org/other does not exist" in nothing.stderr
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_hub_that_is_not_there_is_said_soon(run: Run, tmp_path: Path, answers: bool) -> None:
+    """Nobody listens, or somebody who never says a word; one attempt is made."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if answers:
+            listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        env = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": url, "HF_HOME": str(tmp_path)}
+        begin = time.monotonic()
+        result = run("doctor", "--model", "org/model", env=env)
+    assert time.monotonic() - begin < 12  # 5 of them to wait for an answer
+    assert result.returncode == 1
+    assert f"{url} cannot be reached" in result.stderr
 
 
 # ---- what is odd ---------------------------------------------------------------------------------
