@@ -20,6 +20,12 @@ from pamx.errors import PamxError
 class Commands(TyperGroup):
     """A group whose commands may raise: the error becomes a message and an exit status."""
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        try:
+            return super().make_context(*args, **extra)  # --help and --version write here
+        except OSError as error:
+            raise typer.Exit(report(error)) from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -62,7 +68,7 @@ def _root(
     """Run local language models on MLX with a paged KV cache.
 
     Results go to standard output, everything else to standard error. Exit status: 0 done,
-    1 failed, 2 wrong usage, 130 interrupted.
+    1 failed, 2 wrong usage, 130 interrupted by Ctrl-C, 141 nobody reads standard output any more.
     """
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 import traceback
 
-from pamx.cli.terminal import say, settle_stdout
+from pamx.cli.terminal import is_terminal, say, settle_stdout
 from pamx.errors import PamxError
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+
+
+class ToldInterrupt(KeyboardInterrupt):
+    """Ctrl-C about which the command itself has said more than that it came."""
 
 
 def report(error: BaseException) -> int:
@@ -23,6 +28,10 @@ def report(error: BaseException) -> int:
     if isinstance(error, OSError):
         settle_stdout()  # if it is stdout that failed, this message says so for all that is left
     if isinstance(error, KeyboardInterrupt):
+        if not isinstance(error, ToldInterrupt):
+            if is_terminal(sys.stderr):
+                sys.stderr.write("\r")  # over the ^C that the terminal shows
+            say("Interrupted.")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE

@@ -247,7 +247,7 @@ def test_ctrl_c_before_the_first_row(environment: dict[str, str]) -> None:
         process.wait(timeout=3)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
-    assert process.communicate() == (b"", b"")
+    assert process.communicate() == (b"", b"Interrupted.\n")
 
 
 def test_a_batch_file_that_is_not_there(run: Run, tmp_path: Path) -> None:

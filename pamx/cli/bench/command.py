@@ -15,7 +15,7 @@ from pamx.cli.bench import options as own
 from pamx.cli.bench.last import last_run
 from pamx.cli.bench.progress import Progress
 from pamx.cli.bench.signals import EndedError, ending_signals
-from pamx.cli.failures import FAILED
+from pamx.cli.failures import FAILED, ToldInterrupt
 from pamx.cli.terminal import note, say
 from pamx.errors import ModelError, PamxError, RequestError
 
@@ -313,9 +313,13 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
         if record["cells"]:
             _deliver(record, to)
             if record["kind"] != "replay":
-                note(f"`pamx bench --resume {kept or last_run()}` measures the rest.")
+                ended = "Interrupted: " if isinstance(error, KeyboardInterrupt) else ""
+                note(f"{ended}`pamx bench --resume {kept or last_run()}` measures the rest.")
         if isinstance(error, EndedError):
             raise typer.Exit(error.status) from error
+        replayed = record["cells"] and record["kind"] == "replay"
+        if isinstance(error, KeyboardInterrupt) and not replayed:
+            raise ToldInterrupt from error
         raise
     progress.clear()
     _deliver(record, to)
