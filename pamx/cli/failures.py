@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 import traceback
 
 from pamx.cli.terminal import is_terminal, say, settle_stdout
 from pamx.errors import PamxError
+from pamx.switches import switched_on
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
 
@@ -23,7 +23,7 @@ def report(error: BaseException) -> int:
     Returns:
         The exit status: 1; 130 for Ctrl-C and 141 for a closed pipe, as a shell has them.
     """
-    if os.environ.get("PAMX_DEBUG", "0") not in ("", "0"):
+    if switched_on("PAMX_DEBUG"):
         traceback.print_exception(error)
     if isinstance(error, OSError):
         settle_stdout()  # if it is stdout that failed, this message says so for all that is left

@@ -117,10 +117,8 @@ def _knock(repo: HubRepo, timeout: float) -> None:
     The library asks again and again for more than twenty seconds before it says that nobody is
     there: right for a download, too long for a question.
     """
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.utils import get_session, validate_repo_id
+    from huggingface_hub import get_session, hf_hub_url
 
-    validate_repo_id(repo.id)
     get_session().head(hf_hub_url(repo.id, "config.json", revision=repo.revision), timeout=timeout)
 
 

@@ -167,6 +167,20 @@ def test_the_largest_batch_is_one_that_runs(small: Path, limited: Any) -> None:
     assert f"at most {fit.largest_batch:,} at a time" in over.fix
 
 
+@pytest.mark.parametrize(
+    ("context", "at_most", "tokens"),
+    [(32, 1, 32), (32, 2, 64), (32, 16, 208), (304, 4, 304), (None, 16, 208)],
+)
+def test_more_sequences_get_pages_as_far_as_half_of_the_memory_goes(
+    small: Path, limited: Any, context: int | None, at_most: int, tokens: int
+) -> None:
+    limited(limit_for(416, small))
+    with pamx.load(str(small), context=context, at_most=at_most) as engine:
+        assert engine.paged is not None
+        assert engine.paged.context == pytest.approx(tokens, abs=16)  # whole blocks
+        assert engine.context == (context or engine.paged.context)
+
+
 def test_a_pool_is_for_one_sequence_at_least(small: Path) -> None:
     with pytest.raises(RequestError, match="at least 1"):
         pamx.load(str(small), sequences=0)

@@ -93,6 +93,18 @@ def run_batch(job: Job, defaults: Defaults, load: Callable[[], Engine], label: s
     return not (run.progress.failed or run.progress.bad or failed_before)
 
 
+def most_together(file: str, max_seqs: int, n: int) -> int:
+    """Answers that can be in progress at a time: fewer than `max_seqs` if the file is short.
+
+    Args:
+        n: Answers to a row. Rows of JSON may ask for more, which then share the pages.
+    """
+    if not Path(file).is_file():  # a pipe
+        return max_seqs
+    with Path(file).open("rb") as stream:
+        return max(1, min(max_seqs, n * count_lines(stream)))
+
+
 class _Run:
     """The events of a run become results, messages and counts."""
 

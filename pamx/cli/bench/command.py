@@ -157,9 +157,12 @@ def _arms(
         raise typer.BadParameter("it is empty: name mlx-lm, or a command.", param_hint="--against")
     for name in names:
         choose.check_command(name)
+    partitions = choose.read_option("--partition", partition, choose.partitions)
+    block_sizes = choose.read_option("--block-size", block_size, choose.block_sizes)
+    choose.check_partitions(partitions, block_sizes)
     return arms(
-        choose.read_option("--partition", partition, choose.partitions),
-        choose.read_option("--block-size", block_size, choose.block_sizes),
+        partitions,
+        block_sizes,
         choose.read_option("--kv-dtype", kv_dtype, choose.kv_dtypes),
         names,
         control,

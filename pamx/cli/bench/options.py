@@ -38,7 +38,7 @@ Partitions = Annotated[
         "--partition",
         metavar="LIST",
         help="Tokens of context that attention takes at a time, to be compared: auto (what pamx "
-        f"chooses), numbers, or {_NUMBERS}.",
+        f"chooses), numbers, or {_NUMBERS}. Multiples of 16, and of the page size.",
     ),
 ]
 BlockSizes = Annotated[
