@@ -14,7 +14,11 @@ from pamx.cli.failures import report
 from pamx.cli.generate import generate
 from pamx.cli.models import app as models_app
 from pamx.cli.pull import pull
+from pamx.cli.usage import reworded
 from pamx.errors import PamxError
+
+# Of extra arguments too; Typer names only its subclass, from one library or another.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 class Commands(TyperGroup):
@@ -29,9 +33,8 @@ class Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            # The library that checks values begins so, whatever its own message says.
-            error.message = error.message.removeprefix("Value error, ")
+        except _UsageError as error:
+            error.message = reworded(error.message)
             raise
         except (PamxError, OSError, MemoryError, KeyboardInterrupt) as error:
             raise typer.Exit(report(error)) from None
