@@ -50,9 +50,9 @@ _WHICH = [Column("workload"), Column("arm", right=False)]
 
 
 def headed_table(record: Record) -> list[Table]:
-    """The figures, and the comparisons if there are any."""
+    """The figures, and the comparisons if there are any that say something."""
     tables = [_figures(record)]
-    if record["comparisons"]:
+    if any(c["verdict"] != TOO_FEW for c in record["comparisons"]):
         tables.append(_comparisons(record))
     return [table for table in tables if table.rows]
 

@@ -61,7 +61,7 @@ def bench(
     max_seqs: own.MaxSeqs = None,
     slo: own.Slo = None,
     control: own.Control = True,
-    time: own.Time = 60.0,
+    time: own.Time = 120.0,
     precision: own.Precision = 3.0,
     seed: own.Seed = 0,
     threads: options.Threads = None,
