@@ -14,6 +14,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import runpy
 import shutil
 import sys
 import sysconfig
@@ -34,6 +35,7 @@ BLAS = NATIVE / "blas"
 sys.path.insert(0, str(NATIVE))
 from building import metal  # noqa: E402
 
+switched_on = runpy.run_path(str(ROOT / "pamx" / "switches.py"))["switched_on"]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 MACOS = sys.platform == "darwin"
 if MACOS:
@@ -99,7 +101,7 @@ class BuildNative(build_ext):
                 # Sums and products are fused where the source says so, and nowhere else: a row's
                 # bits must not depend on which template the compiler took a liking to.
                 flags += ["-ffp-contract=off"]
-                flags += ["-Werror"] if os.environ.get("PAMX_WERROR") else []
+                flags += ["-Werror"] if switched_on("PAMX_WERROR") else []
             if src.endswith(".mm"):
                 flags += ["-fobjc-arc"]
             if Path(src).name == "library.cpp":  # alone: the others' objects can be kept
@@ -230,7 +232,7 @@ class BdistWheel(bdist_wheel):
 
 
 def extensions() -> list[Extension]:
-    if os.environ.get("PAMX_NO_NATIVE"):
+    if switched_on("PAMX_NO_NATIVE"):
         return []
     return [native_extension()] if MACOS else [native_extension(), blas_extension()]
 

@@ -2,18 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from pamx.bench.definitions import title
 from pamx.bench.measure import Cell
-from pamx.bench.metrics import CALL, COMPARED, Metric
+from pamx.bench.metrics import CALL, COMPARED, Metric, slug
 from pamx.bench.record import Record
 from pamx.bench.statistics import independent_ratio, verdict
-from pamx.bench.words import Column, Table, comparison_words
+from pamx.bench.words import Table, comparison_table
 from pamx.bench.workload import Arm
 from pamx.errors import RequestError
 
 # What makes two runs answer different questions if it differs.
 _FACTS = ("model", "library", "machine", "versions")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two records side by side.
+
+    Attributes:
+        names: What they are called.
+        ratios: Of `compare_records`.
+        differences: Of `different_facts`.
+    """
+
+    names: tuple[str, str]
+    ratios: list[dict[str, Any]]
+    differences: list[str]
+
+    def table(self) -> Table:
+        first, second = self.names
+        return comparison_table(
+            self.ratios, f"Speed of {second} relative to {first} (above 1x is faster)"
+        )
+
+    def notes(self, *, definitions: bool) -> list[str]:
+        return self.differences + ([_MEANING] if definitions else [])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Flat rows, one a workload, arm and figure; a figure has the name of its column there."""
+        return [found | {"metric": slug(title(found["metric"]))} for found in self.ratios]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"comparisons": self.ratios, "differences": self.differences}
+
+
+_MEANING = (
+    f"{title('ratio')}: Of an arm in the second run to itself in the first: exp of the difference "
+    "of the 20 % trimmed means of the logarithms of samples, with a 99 % symmetric studentised "
+    "bootstrap interval; samples of two runs are not paired."
+)
 
 
 def compare_records(a: Record, b: Record) -> list[dict[str, Any]]:
@@ -67,17 +107,6 @@ def _key(cell: dict[str, Any]) -> tuple[Any, ...]:
 def _figures(cell: dict[str, Any], metric: str) -> list[float]:
     held = Cell(Arm(cell["arm"], cell["kind"]), samples=cell["samples"])
     return held.figures(metric)
-
-
-def comparison_table(comparisons: list[dict[str, Any]]) -> Table:
-    metrics = list(dict.fromkeys(c["metric"] for c in comparisons))
-    columns = [Column("context x batch"), Column("arm", right=False)]
-    columns += [Column(m.replace("_", " "), i // 2, right=False) for i, m in enumerate(metrics)]
-    rows: dict[tuple[str, str], dict[str, str]] = {}
-    for c in comparisons:
-        rows.setdefault((c["workload"], c["arm"]), {})[c["metric"]] = comparison_words(c)
-    lines = [[w, arm, *(found.get(m, "-") for m in metrics)] for (w, arm), found in rows.items()]
-    return Table("Speed of the second relative to the first (above 1x is faster)", columns, lines)
 
 
 def different_facts(a: Record, b: Record) -> list[str]:

@@ -7,9 +7,11 @@ import io
 import json
 from typing import Any
 
+from pamx.bench.compare import Comparison
 from pamx.bench.record import Record
 from pamx.bench.rows import flat_rows
-from pamx.bench.words import headed_table, notes
+from pamx.bench.words import Table, headed_table, notes
+from pamx.bench.words import definitions as definitions_of
 
 FORMATS = ("md", "csv", "json", "jsonl")
 
@@ -24,15 +26,32 @@ def as_text(record: Record, form: str, *, definitions: bool = True) -> str:
         case "json":
             return json.dumps(record, indent=1, allow_nan=False) + "\n"
         case "jsonl":
-            return "".join(json.dumps(row, allow_nan=False) + "\n" for row in flat_rows(record))
+            return as_jsonl(flat_rows(record))
         case "csv":
-            return _csv(flat_rows(record))
+            return as_csv(flat_rows(record))
         case "md":
-            return _markdown(record, definitions)
+            tables = headed_table(record)
+            explained = definitions_of(record, tables) if definitions else []
+            return as_markdown(tables, notes(record) + explained)
     raise ValueError(f"there is no format {form!r}")
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def comparison_as_text(found: Comparison, form: str, *, definitions: bool = True) -> str:
+    """Two records side by side, likewise."""
+    match form:
+        case "json":
+            return json.dumps(found.as_json(), indent=1, allow_nan=False) + "\n"
+        case "jsonl":
+            return as_jsonl(found.rows())
+        case "csv":
+            return as_csv(found.rows())
+        case "md":
+            return as_markdown([found.table()], found.notes(definitions=definitions))
+    raise ValueError(f"there is no format {form!r}")
+
+
+def as_csv(rows: list[dict[str, Any]]) -> str:
+    """Rows that have the same columns, with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
@@ -40,16 +59,20 @@ def _csv(rows: list[dict[str, Any]]) -> str:
     return text.getvalue()
 
 
-def _markdown(record: Record, definitions: bool) -> str:
+def as_jsonl(rows: list[dict[str, Any]]) -> str:
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+
+
+def as_markdown(tables: list[Table], lines: list[str]) -> str:
+    """Tables, and a list of lines below them."""
     parts = []
-    for table in headed_table(record):
+    for table in tables:
         header = [column.title for column in table.columns]
         rows: list[list[str]] = [[_escaped(c) for c in row] for row in (header, *table.rows)]
         rows.insert(1, ["---"] * len(header))
         text = "".join("| " + " | ".join(row) + " |\n" for row in rows)
         parts.append(f"**{_escaped(table.title)}**\n\n{text}")
-    lines = [f"- {_escaped(line)}\n" for line in notes(record, definitions=definitions)]
-    return "\n".join([*parts, "".join(lines)])
+    return "\n".join([*parts, "".join(f"- {_escaped(line)}\n" for line in lines)])
 
 
 def _escaped(text: str) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pamx.bench.measure import Cell, Patience, measure
+from pamx.bench.measure import Cell, Patience, least_seconds, measure
 from pamx.bench.metrics import CALL
 from pamx.bench.program import Outcome, Program, ProgramRefusal
 from pamx.bench.record import Record
@@ -17,6 +16,7 @@ from pamx.bench.results import cell_record, comparison_records, imprecise, measu
 from pamx.bench.statistics import typical
 from pamx.bench.surroundings import noted
 from pamx.bench.sweep import UnfitError
+from pamx.bench.timetable import Timetable
 from pamx.bench.workload import Arm, Workload
 from pamx.errors import RequestError
 
@@ -86,8 +86,12 @@ def measure_kernel(
     record: Record,
     save: Callable[[Record], None],
     progress: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> None:
-    """Measures what the record lacks, and saves it after each workload.
+    """Measures what the record lacks and there is time for, and saves it after each workload.
+
+    Args:
+        progress, tell: as for `sweep`.
 
     Raises:
         UnfitError: a workload does not fit into memory.
@@ -104,9 +108,11 @@ def measure_kernel(
             raise UnfitError(error.message, error.hint, "--context and --batch") from error
         done = {cell["workload"] for cell in record["cells"]}
         left = [w for w in plan.workloads if w.id not in done]
-        end = time.monotonic() + plan.seconds
-        for number, workload in enumerate(left):
-            share = max(0.0, (end - time.monotonic()) / (len(left) - number))
+        # A sample repeats calls for as long as any other does, whatever the workload.
+        timetable = Timetable(plan.seconds, {w.id: 1.0 for w in left})
+        for workload in left:
+            if (share := timetable.share(workload)) is None:
+                continue
             with noted(record, workload.id, lambda: [program.pid]):
                 cells = measure(
                     workload,
@@ -115,12 +121,14 @@ def measure_kernel(
                     Patience(share, plan.precision),
                     plan.seed,
                     progress,
+                    tell,
                     decisive=(CALL,),
                 )
+            timetable.measured(workload, least_seconds(cells))
             _add(record, cells, workload)
             record["warnings"] += imprecise(cells, workload, plan.precision, (CALL,))
             save(record)
-        record["complete"] = True
+        record["complete"] = not timetable.without
         save(record)
 
 
@@ -140,13 +148,13 @@ def _run(program: Program, settings: dict[str, Any]) -> Outcome:
 
 
 def _add(record: Record, cells: Sequence[Cell], workload: Workload) -> None:
-    machine = {c.arm.id: c for c in cells if c.arm.kind == "machine"}
+    reading = next(c for c in cells if c.arm.id == "read")
     for cell in cells:
         copies = [c for c in cells if c.arm.control_of == cell.arm.id and not c.invalid]
         found = cell_record(cell, copies, workload, {})
-        for what in MACHINE:
-            if cell.arm.kind != "machine" and not cell.invalid:
-                found[f"share_of_{what}"] = _share(cell, machine[what])
+        # Not of the copy, which writes as much as it reads: a call only reads.
+        if cell.arm.kind != "machine" and not cell.invalid:
+            found["share_of_read"] = _share(cell, reading)
         record["cells"].append(found)
     comparisons = comparison_records(cells, workload, (CALL,))
     record["comparisons"] += comparisons

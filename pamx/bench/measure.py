@@ -29,7 +29,8 @@ class Patience:
     """When a measurement ends.
 
     Attributes:
-        seconds: Most time for a workload, its warm-up included; three blocks are always taken.
+        seconds: Most time for a workload, its warm-up included. One sample of every arm is always
+            taken; a block that would not be over in time is not begun.
         precision: Half the width of an interval, relative, that is narrow enough.
         clock: Tells the time.
         most_blocks: However much time is left.
@@ -53,6 +54,7 @@ class Cell:
     told: dict[str, Any] = field(default_factory=dict)
     samples: list[dict[str, Any]] = field(default_factory=list)
     other_outputs: int = 0
+    warm_up: float = 0.0  # seconds
 
     def figures(self, metric: str) -> list[float]:
         """In the order of blocks and halves, so that arms' samples are pairs."""
@@ -67,11 +69,14 @@ def measure(
     patience: Patience,
     seed: int,
     progress: Callable[[str], None] = lambda _: None,
+    tell: Callable[[str], None] = lambda _: None,
     decisive: Sequence[Metric] = DECISIVE,
 ) -> list[Cell]:
     """Measures every arm that can run the workload.
 
     Args:
+        progress: Told what is done now.
+        tell: Told what a person should know before it is done.
         decisive: What must be known narrowly enough before the measurement ends early.
 
     Raises:
@@ -82,29 +87,58 @@ def measure(
     for cell in cells:
         if cell.arm.control_of == cells[0].arm.id:  # what it runs is warm
             cell.invalid, cell.told = cells[0].invalid, cells[0].told
-            cell.tokens = cells[0].tokens
+            cell.tokens, cell.warm_up = cells[0].tokens, cells[0].warm_up
             continue
         progress(f"{workload.id}: warming up {cell.arm.id}")
+        cold = patience.clock()
         with _told_if_base_fails(cell is cells[0], workload):
             _warm_up(cell, cells[0], workload, run, is_base=cell is cells[0])
+        cell.warm_up = patience.clock() - cold
     able = [cell for cell in cells if not cell.invalid]
     begin = patience.clock()
-    for number, turns in enumerate(blocks(able, seed)):
-        if number == patience.most_blocks or not able:
-            break
-        if number >= FEWEST_BLOCKS:
-            spent = patience.clock() - begin
-            if patience.clock() + spent / number > end:  # another block would not be over in time
-                break
+    if able and (told := _too_short(able, end - begin, patience)):
+        tell(f"{workload.id}: {told}")
+
+    def take(turns: Sequence[tuple[int, Cell]], number: int) -> None:
         for half, cell in turns:
             if not cell.invalid:
                 progress(f"{workload.id}: block {number + 1}, {cell.arm.id}")
                 at = patience.clock() - begin
                 with _told_if_base_fails(cell is cells[0], workload):
                     _sample(cell, workload, run, (number, half, at), cell is cells[0])
+
+    for number, turns in enumerate(blocks(able, seed)):
+        if number == patience.most_blocks or not able:
+            break
+        now = patience.clock()
+        if number and now + (now - begin) / number > end:
+            break  # another block would not be over in time
+        take(turns[: len(able)], number)
+        now = patience.clock()
+        if not number and now + (now - begin) > end:
+            break  # nor would the other half of the first
+        take(turns[len(able) :], number)
         if number + 1 >= BLOCKS_TO_BE_NARROW and narrow(able, decisive, patience.precision):
             break
     return cells
+
+
+def least_seconds(cells: Sequence[Cell]) -> float:
+    """What warming up and one sample of every arm take."""
+    own = (cell.warm_up for cell in cells if cell.arm.control_of is None)
+    return sum(own) + sum(cell.warm_up for cell in cells if not cell.invalid)
+
+
+def _too_short(able: Sequence[Cell], seconds: float, patience: Patience) -> str:
+    """Says, from the warm-up, if the blocks that a verdict needs will not fit; else ""."""
+    block = 2 * sum(cell.warm_up for cell in able)
+    needed = min(FEWEST_BLOCKS, patience.most_blocks) * block
+    if needed <= seconds:
+        return ""
+    return (
+        f"{FEWEST_BLOCKS} blocks, which a verdict needs, will take about {needed:.0f} s, and "
+        f"{max(0.0, seconds):.0f} s of --time are left for them: only what fits is measured."
+    )
 
 
 def _warm_up(cell: Cell, base: Cell, workload: Workload, run: Run, is_base: bool) -> None:

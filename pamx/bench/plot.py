@@ -8,12 +8,19 @@ from __future__ import annotations
 import html
 import importlib.util
 import io
+import itertools
+import math
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pamx.bench.compare import Comparison
+from pamx.bench.definitions import title
 from pamx.bench.measure import timings
+from pamx.bench.metrics import BANDWIDTH, CALL, OUTPUT, TPOT, TTFT
 from pamx.bench.record import Record, write_whole
-from pamx.bench.words import headed_table, notes
+from pamx.bench.statistics import TOO_FEW
+from pamx.bench.words import Table, definitions, headed_table, notes
 from pamx.errors import PamxError, RequestError
 
 if TYPE_CHECKING:
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
 _PANEL = (4.2, 3.2)  # inches
 _MOST_BATCHES = 6
+_MARKERS = "os^vDPX*"
 
 
 def check_available() -> None:
@@ -40,18 +48,26 @@ def draw(record: Record, path: Path) -> None:
         RequestError: the record has no figures to draw.
     """
     check_available()
-    ending = path.suffix.lower().removeprefix(".")
-    figure = make_figure(record)
-    stream = io.BytesIO()
+    _save(make_figure(record), path, lambda svg: page(record, svg))
+
+
+def _save(figure: Figure, path: Path, paged: Callable[[str], str]) -> None:
+    """Writes a figure in the format that the ending of `path` says.
+
+    Args:
+        paged: An HTML page around an SVG.
+    """
     import matplotlib as mpl
 
+    ending = path.suffix.lower().removeprefix(".")
+    stream = io.BytesIO()
     # The same record gives the same file: no date, no random ids.
     with mpl.rc_context({"svg.hashsalt": "pamx", "svg.fonttype": "path"}):
         plain = "svg" if ending == "html" else ending
         metadata = {"Date": None} if plain == "svg" else {}
         figure.savefig(stream, format=plain, dpi=150, metadata=metadata)
     data = stream.getvalue()
-    write_whole(path, page(record, data.decode()) if ending == "html" else data)
+    write_whole(path, paged(data.decode()) if ending == "html" else data)
 
 
 def make_figure(record: Record) -> Figure:
@@ -73,10 +89,10 @@ def make_figure(record: Record) -> Figure:
     )
     grid = figure.add_gridspec(count, len(batches))
     for column, batch in enumerate(batches):
-        for row, (metric, title, scale) in enumerate(rows):
+        for row, (metric, heading, scale) in enumerate(rows):
             axes = figure.add_subplot(grid[row, column])
             _lines(axes, [c for c in cells if c["batch"] == batch], arms, metric, scale)
-            axes.set_title(f"{title}, batch {batch}", fontsize=10)
+            axes.set_title(f"{heading}, batch {batch}", fontsize=10)
             if row == 0 and column == 0:
                 axes.legend(fontsize=8)
     if mapped:
@@ -101,12 +117,12 @@ def _replay_figure(cells: list[dict[str, Any]]) -> Figure:
             axes.step(values, shares, where="post", color=f"C{number}", label=cell["arm"])
         x = [r.submitted for r in requests]
         over_time.plot(x, [r.ttft for r in requests], ".", color=f"C{number}")
-    for axes, label, title in (
+    for axes, label, heading in (
         (first, "s", "Share of requests by TTFT"),
         (second, "s", "Share of requests by E2E"),
         (over_time, "arrival, s", "TTFT, s"),
     ):
-        axes.set_title(title, fontsize=10)
+        axes.set_title(heading, fontsize=10)
         axes.set_xlabel(label, fontsize=9)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
@@ -117,11 +133,11 @@ def _replay_figure(cells: list[dict[str, Any]]) -> Figure:
 def _rows(record: Record) -> list[tuple[str, str, float]]:
     """Metric, title, and what its values are multiplied by, of each row of panels."""
     if record["kind"] == "kernel":
-        return [("call", "Attention call, ms", 1e3), ("bandwidth", "KV read, GB/s", 1e-9)]
+        return [(CALL.name, f"{CALL.title}, ms", 1e3), (BANDWIDTH.name, "bandwidth, GB/s", 1e-9)]
     return [
-        ("ttft", "Time to first token, s", 1.0),
-        ("tpot", "Time per output token, ms", 1e3),
-        ("output_throughput", "Output tokens/s", 1.0),
+        (TTFT.name, f"{TTFT.title}, s", 1.0),
+        (TPOT.name, f"{TPOT.title}, ms", 1e3),
+        (OUTPUT.name, OUTPUT.title, 1.0),
     ]
 
 
@@ -137,8 +153,9 @@ def _cells(record: Record) -> list[dict[str, Any]]:
 def _lines(
     axes: Axes, cells: list[dict[str, Any]], arms: list[str], metric: str, scale: float
 ) -> None:
-    """One line an arm with its intervals."""
-    for number, arm in enumerate(arms):
+    """One line an arm with its intervals, the arms a little beside each other."""
+    contexts = sorted({c["context"] for c in cells})
+    for number, (arm, beside) in enumerate(zip(arms, _dodge(contexts, len(arms)), strict=True)):
         points = sorted(
             (c["context"], c["figures"][metric])
             for c in cells
@@ -146,24 +163,38 @@ def _lines(
         )
         if not points:
             continue
-        x = [context for context, _ in points]
+        x = [math.log2(context) + beside for context, _ in points]
         y = [f["typical"] * scale for _, f in points]
         below = [v - _or(f["low"], f) * scale for v, (_, f) in zip(y, points, strict=True)]
         above = [_or(f["high"], f) * scale - v for v, (_, f) in zip(y, points, strict=True)]
         axes.errorbar(
-            x, y, (below, above), label=arm, color=f"C{number}", marker="o", capsize=3, lw=1.2
+            x,
+            y,
+            (below, above),
+            label=arm,
+            color=f"C{number}",
+            marker=_MARKERS[number % len(_MARKERS)],
+            ms=5,
+            capsize=3,
+            lw=1.2,
+            elinewidth=0.8,
         )
     values = [c["figures"][metric]["typical"] for c in cells if metric in c["figures"]]
     highest = max(values, default=1.0)
     # An interval of few samples may be wide; it must not flatten the figures.
     axes.set_ylim(0, min(axes.get_ylim()[1], 1.6 * highest * scale))
     axes.set_xlabel("context, tokens", fontsize=9)
-    if len({c["context"] for c in cells}) > 1:
-        axes.set_xscale("log", base=2)
-    axes.set_xticks(sorted({c["context"] for c in cells}))
-    axes.set_xticklabels([f"{c:,}" for c in sorted({c["context"] for c in cells})], fontsize=8)
-    axes.minorticks_off()
+    axes.set_xticks([math.log2(c) for c in contexts], [f"{c:,}" for c in contexts], fontsize=8)
+    if len(contexts) == 1:
+        axes.set_xlim(math.log2(contexts[0]) - 0.5, math.log2(contexts[0]) + 0.5)
     axes.grid(alpha=0.3)
+
+
+def _dodge(contexts: list[int], count: int) -> list[float]:
+    """How far beside its context, in doublings, each of `count` arms is drawn: never half way."""
+    gaps = [math.log2(b / a) for a, b in itertools.pairwise(contexts)]
+    step = min([0.08, *(gap / (2 * count) for gap in gaps)])
+    return [step * (number - (count - 1) / 2) for number in range(count)]
 
 
 def _or(bound: float | None, figure: dict[str, Any]) -> float:
@@ -171,7 +202,7 @@ def _or(bound: float | None, figure: dict[str, Any]) -> float:
 
 
 def _map(axes: Axes, record: Record, cells: list[dict[str, Any]], metric: str) -> None:
-    """Context by batch: the arm with the best figure, grey where that may be chance."""
+    """Context by batch: the arm with the best figure, or that none was found to be best."""
     from matplotlib.colors import to_rgba
 
     contexts = sorted({c["context"] for c in cells})
@@ -189,17 +220,16 @@ def _map(axes: Axes, record: Record, cells: list[dict[str, Any]], metric: str) -
                 continue
             best = max(found, key=lambda c: c["figures"][metric]["typical"])
             arm = best["arm"]
-            ratios = _against_base(record, best["workload"], metric)
-            said, certain = _lead(arm, ratios)
-            colour = f"C{arms.index(arm)}" if certain else "0.8"
-            colours[y][x] = to_rgba(colour, 0.5)
-            axes.text(x, y, f"{arm}\n{said}", ha="center", va="center", fontsize=8)
+            lead = _lead(arm, _against_base(record, best["workload"], metric))
+            colours[y][x] = to_rgba(f"C{arms.index(arm)}", 0.5) if lead else to_rgba("0.85")
+            said = f"{arm}\n{lead}" if lead else _no_lead(record, best["workload"], metric)
+            axes.text(x, y, said, ha="center", va="center", fontsize=8)
     axes.imshow(colours, aspect="auto")
     axes.set_xticks(range(len(contexts)), [f"{c:,}" for c in contexts], fontsize=8)
     axes.set_yticks(range(len(batches)), [str(b) for b in batches], fontsize=8)
     axes.set_xlabel("context, tokens", fontsize=9)
     axes.set_ylabel("batch", fontsize=9)
-    axes.set_title(f"Best {metric.replace('_', ' ')} (grey: no difference detected)", fontsize=10)
+    axes.set_title(f"Best {title(metric)}", fontsize=10)
 
 
 def _against_base(record: Record, workload: str, metric: str) -> dict[str, dict[str, Any]]:
@@ -212,36 +242,78 @@ def _against_base(record: Record, workload: str, metric: str) -> dict[str, dict[
     }
 
 
-def _lead(arm: str, ratios: dict[str, dict[str, Any]]) -> tuple[str, bool]:
-    """How far the best arm leads, in words, and whether that is more than chance."""
+def _lead(arm: str, ratios: dict[str, dict[str, Any]]) -> str:
+    """How far the best arm leads, in words; "" if that may be chance."""
     if arm in ratios:
         mine = ratios[arm]
-        if mine["verdict"] == "faster":
-            return f"{mine['ratio']:.2f}x {mine['base']}", True
-        return "no difference detected", False
-    if ratios and all(c["verdict"] == "slower" for c in ratios.values()):
-        return "all others are slower", True
-    return "no difference detected", False
+        return f"{mine['ratio']:.2f}x {mine['base']}" if mine["verdict"] == "faster" else ""
+    slower = bool(ratios) and all(c["verdict"] == "slower" for c in ratios.values())
+    return "all others are slower" if slower else ""
+
+
+def _no_lead(record: Record, workload: str, metric: str) -> str:
+    verdicts = {c["verdict"] for c in _against_base(record, workload, metric).values()}
+    return TOO_FEW if TOO_FEW in verdicts or not verdicts else "no difference"
+
+
+def draw_comparison(found: Comparison, path: Path) -> None:
+    """Two records side by side: a point with its interval for each ratio, a panel a figure.
+
+    Raises:
+        PamxError, RequestError: as `draw`.
+    """
+    check_available()
+    ratios = [c for c in found.ratios if c["ratio"] is not None]
+    if not ratios:
+        raise RequestError("There is no ratio to draw.", "Both runs have too few samples.")
+    from matplotlib.figure import Figure
+
+    metrics = list(dict.fromkeys(c["metric"] for c in ratios))
+    rows = list(dict.fromkeys((c["workload"], c["arm"]) for c in ratios))
+    size = 2.6 * len(metrics) + 2, 0.35 * len(rows) + 1.2
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
+    for axes, metric in zip(panels, metrics, strict=True):
+        for c in ratios:
+            if c["metric"] != metric:
+                continue
+            reach = [[c["ratio"] - c["low"]], [c["high"] - c["ratio"]]]
+            colour = {"faster": "C2", "slower": "C3"}.get(c["verdict"], "0.5")
+            place = rows.index((c["workload"], c["arm"]))
+            axes.errorbar([c["ratio"]], [place], xerr=reach, fmt="o", color=colour, capsize=3)
+        axes.axvline(1, color="0.3", lw=0.8)
+        axes.set_title(title(metric), fontsize=10)
+        axes.grid(alpha=0.3)
+    panels[0].set_yticks(range(len(rows)), [f"{w}, {arm}" for w, arm in rows], fontsize=8)
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    first, second = found.names
+    figure.supxlabel(f"speed of {second} relative to {first}: above 1 is faster", fontsize=9)
+    _save(figure, path, lambda svg: _page(svg, "", [found.table()], found.notes(definitions=True)))
 
 
 def page(record: Record, svg: str) -> str:
     """A page with the plot, the tables and the notes inside it."""
+    tables = headed_table(record)
+    lines = notes(record) + definitions(record, tables)
+    return _page(svg, str(record["provenance"].get("command", "")), tables, lines)
+
+
+def _page(svg: str, command: str, tables: Sequence[Table], lines: Sequence[str]) -> str:
     parts = [svg[svg.index("<svg") :]]
-    for table in headed_table(record):
+    for table in tables:
         head = "".join(f"<th>{html.escape(c.title)}</th>" for c in table.columns)
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>\n"
             for row in table.rows
         )
         parts.append(f"<h2>{html.escape(table.title)}</h2>\n<table><tr>{head}</tr>\n{body}</table>")
-    lines = "".join(f"<li>{html.escape(n)}</li>\n" for n in notes(record, definitions=True))
-    command = html.escape(str(record["provenance"].get("command", "")))
+    items = "".join(f"<li>{html.escape(line)}</li>\n" for line in lines)
     return (
         "<!doctype html>\n<html lang=en><meta charset=utf-8><title>pamx bench</title>\n"
         "<style>body{font:14px sans-serif;margin:2em}svg{max-width:100%;height:auto}"
         "table{border-collapse:collapse}td,th{padding:.2em .7em;text-align:right;"
         "border-bottom:1px solid #ddd}</style>\n"
-        f"<h1>pamx bench</h1>\n<pre>{command}</pre>\n"
+        f"<h1>pamx bench</h1>\n<pre>{html.escape(command)}</pre>\n"
         + "\n".join(parts)
-        + f"\n<ul>{lines}</ul>\n</html>\n"
+        + f"\n<ul>{items}</ul>\n</html>\n"
     )

@@ -46,6 +46,7 @@ def replay(
     record: Record,
     save: Callable[[Record], None],
     progress: Callable[[str], None],
+    _tell: Callable[[str], None],
 ) -> None:
     """Replays the arrivals with each arm.
 

@@ -9,7 +9,7 @@ from typing import Any
 from pamx.bench.measure import Cell, drifting, narrow, timings
 from pamx.bench.metrics import COMPARED, OF_CALLS, OF_REQUESTS, Metric
 from pamx.bench.slo import goodput
-from pamx.bench.statistics import paired_ratio, summarise, typical, verdict
+from pamx.bench.statistics import FEWEST, paired_ratio, summarise, typical, verdict
 from pamx.bench.timing import RequestTiming
 from pamx.bench.workload import Workload
 
@@ -125,8 +125,15 @@ def imprecise(
     cells: Sequence[Cell], workload: Workload, precision: float, decisive: Sequence[Metric]
 ) -> list[str]:
     """A sentence if the measurement ended before its intervals were narrow enough."""
-    if narrow([c for c in cells if c.arm.kind != "machine"], decisive, precision):
+    able = [c for c in cells if c.arm.kind != "machine" and not c.invalid]
+    if narrow(able, decisive, precision):
         return []
+    if (count := min(len(c.samples) for c in able)) < FEWEST:
+        samples = "1 sample" if count == 1 else f"{count} samples"
+        return [
+            f"{workload.id}: {samples} of each arm fitted into --time, and a verdict needs "
+            f"{FEWEST}: a longer one brings them."
+        ]
     return [
         f"{workload.id}: the time was over before intervals were within {precision:.1%}: a longer "
         "--time narrows them."

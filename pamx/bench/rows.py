@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pamx.bench.metrics import OF_CALLS, OF_REQUESTS
+from pamx.bench.definitions import title
+from pamx.bench.metrics import BY_NAME, slug
 
-_UNITS = {"s": "s", "tokens/s": "tokens_per_s", "bytes/s": "bytes_per_s"}
 _PERCENTILES = ("p50", "p90", "p99")
+_MEMORY = f"{slug(title('peak_memory'))}_bytes"
+_OF_READ = slug(title("share_of_read"))
 
 
 def flat_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
@@ -19,7 +21,7 @@ def flat_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     for row, cell in zip(rows, record["cells"], strict=True):
         for metric, found in ratios.get((cell["workload"], cell["arm"]), {}).items():
             for part in ("ratio", "low", "high", "verdict"):
-                row[f"{metric}_{part}_vs_base"] = found[part]
+                row[f"{slug(title(metric))}_{part}_vs_base"] = found[part]
     columns += sorted({name for row in rows for name in row} - set(columns))
     return [{name: row.get(name) for name in columns} for row in rows]
 
@@ -35,15 +37,14 @@ def _ratios(record: dict[str, Any]) -> dict[tuple[str, str], dict[str, dict[str,
 def _columns() -> list[str]:
     named = ["workload", "context", "batch", "prompt_tokens", "output_tokens", "arm"]
     named += ["valid", "why_invalid", "kernel", "partition", "outputs_same", "samples"]
-    for metric in (*OF_REQUESTS, *OF_CALLS):
-        unit = _UNITS[metric.unit]
-        named += [
-            f"{metric.name}_{unit}",
-            f"{metric.name}_low_{unit}",
-            f"{metric.name}_high_{unit}",
-        ]
-    named += [f"{name}_{p}_s" for name in ("ttft", "tpot", "itl", "e2e") for p in _PERCENTILES]
-    return [*named, "goodput_per_s", "peak_memory_bytes", "pages", "share_of_copy", "share_of_read"]
+    for metric in BY_NAME.values():
+        named += [metric.column(part) for part in ("", "low", "high")]
+    named += [_percentile(name, p) for name in ("ttft", "tpot", "itl", "e2e") for p in _PERCENTILES]
+    return [*named, "goodput_per_s", _MEMORY, "pages", _OF_READ]
+
+
+def _percentile(name: str, part: str) -> str:
+    return f"{slug(title(name))}_{part}_s"
 
 
 def _row(cell: dict[str, Any]) -> dict[str, Any]:
@@ -52,23 +53,21 @@ def _row(cell: dict[str, Any]) -> dict[str, Any]:
         name: cell[name]
         for name in (
             *("workload", "context", "batch", "prompt_tokens", "output_tokens", "arm", "valid"),
-            *("why_invalid", "peak_memory_bytes", "pages"),
+            *("why_invalid", "pages"),
         )
     }
+    row[_MEMORY] = cell["peak_memory_bytes"]
     row |= {"kernel": ran.get("kernel"), "partition": ran.get("partition")}
     row["outputs_same"] = (cell["outputs"] or {}).get("same")
     row["samples"] = len(cell["samples"])
-    for metric in (*OF_REQUESTS, *OF_CALLS):
-        found, unit = cell["figures"].get(metric.name), _UNITS[metric.unit]
-        if found is not None:
-            row[f"{metric.name}_{unit}"] = found["typical"]
-            row[f"{metric.name}_low_{unit}"] = found["low"]
-            row[f"{metric.name}_high_{unit}"] = found["high"]
+    for metric in BY_NAME.values():
+        if (figure := cell["figures"].get(metric.name)) is not None:
+            row[metric.column()] = figure["typical"]
+            row |= {metric.column(part): figure[part] for part in ("low", "high")}
     for name, summary in cell["requests"].items():
-        row |= {f"{name}_{p}_s": summary[p] for p in _PERCENTILES}
+        row |= {_percentile(name, p): summary[p] for p in _PERCENTILES}
     if cell.get("goodput") is not None:
         row["goodput_per_s"] = cell["goodput"]
-    for name in ("share_of_copy", "share_of_read"):
-        if cell.get(name) is not None:
-            row[name] = cell[name]
+    if cell.get("share_of_read") is not None:
+        row[_OF_READ] = cell["share_of_read"]
     return row

@@ -27,7 +27,7 @@ FEWEST_TO_TRIM = 12
 FEWEST = 6
 # An interval around 1 whose ends lie further apart than this factor says nothing either.
 WIDEST = 10.0
-TOO_FEW = "too few samples"
+TOO_FEW, SAME = "too few samples", "no difference detected"
 
 Floats = npt.NDArray[np.float64]
 
@@ -190,7 +190,7 @@ def verdict(found: Ratio | None) -> str:
     if found is None:
         return TOO_FEW
     if not found.differs:
-        return "no difference detected" if found.high <= WIDEST * found.low else TOO_FEW
+        return SAME if found.high <= WIDEST * found.low else TOO_FEW
     return "faster" if found.ratio > 1 else "slower"
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pamx.bench.measure import Cell, Patience, measure
+from pamx.bench.measure import Cell, Patience, least_seconds, measure
 from pamx.bench.metrics import DECISIVE
 from pamx.bench.program import Outcome, Program, ProgramError, ProgramRefusal
 from pamx.bench.record import Record
 from pamx.bench.results import cell_record, comparison_records, imprecise, measurement_warnings
 from pamx.bench.surroundings import noted
+from pamx.bench.timetable import Timetable, work
 from pamx.bench.workload import Arm, Workload
 from pamx.errors import RequestError
 
@@ -180,8 +180,13 @@ def sweep(
     record: Record,
     save: Callable[[Record], None],
     progress: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> None:
-    """Measures what the record lacks, and saves it after each workload.
+    """Measures what the record lacks and there is time for, and saves it after each workload.
+
+    Args:
+        progress: Told what is done now.
+        tell: Told what a person should know before it is done.
 
     Raises:
         UnfitError: the model cannot be loaded, or a workload does not fit.
@@ -202,12 +207,15 @@ def sweep(
         }
         done = {cell["workload"] for cell in record["cells"]}
         left = [w for w in plan.workloads if w.id not in done]
-        end = time.monotonic() + plan.seconds
-        for number, workload in enumerate(left):
-            share = (end - time.monotonic()) / (len(left) - number)
-            _measure_one(plan, workload, programs, engine, max(0.0, share), record, progress)
-            save(record)
-        record["complete"] = True
+        timetable = Timetable(plan.seconds, {w.id: work(w) for w in left})
+        for workload in left:
+            if (share := timetable.share(workload)) is not None:
+                least = _measure_one(
+                    plan, workload, programs, engine, share, record, (progress, tell)
+                )
+                timetable.measured(workload, least)
+                save(record)
+        record["complete"] = not timetable.without
         save(record)
 
 
@@ -218,8 +226,9 @@ def _measure_one(
     engine: Program,
     seconds: float,
     record: Record,
-    progress: Callable[[str], None],
-) -> None:
+    reports: tuple[Callable[[str], None], Callable[[str], None]],
+) -> float:
+    """Returns the least seconds that this workload could have taken."""
     lengths = [workload.prompt_tokens] * workload.batch
     answer = engine.ask({"type": "prompts", "wishes": lengths, "seed": plan.seed}, "prompts")
     requests = [
@@ -233,10 +242,11 @@ def _measure_one(
             lambda arm: programs.run(arm, requests),
             Patience(seconds, plan.precision),
             plan.seed,
-            progress,
+            *reports,
         )
     _add(record, cells, workload, plan.limits)
     record["warnings"] += imprecise(cells, workload, plan.precision, DECISIVE)
+    return least_seconds(cells)
 
 
 def _add(

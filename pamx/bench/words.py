@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pamx.bench.definitions import title
+from pamx.bench.metrics import CALL, COMPARED, DECISIVE, E2E, OUTPUT, PROMPT, TPOT, TTFT, USER
 from pamx.bench.record import Record
-from pamx.bench.statistics import TOO_FEW
+from pamx.bench.statistics import SAME, TOO_FEW
 
 
 @dataclass(frozen=True)
 class Column:
-    """`rank`: columns of a higher one are the first to go where there is no room."""
+    """A column of a table.
 
-    title: str
-    rank: int = 0
+    Attributes:
+        key: Of its definition.
+        part: Which of several columns with that definition it is.
+        group: Columns of one group stay beside each other in a narrow table where they can; those
+            of group 0 identify a row and are in every part of it.
+        right: Whether its cells end at the same place.
+    """
+
+    key: str
+    part: str = ""
+    group: int = 0
     right: bool = True
+
+    @property
+    def title(self) -> str:
+        return f"{title(self.key)} {self.part}".rstrip()
 
 
 @dataclass(frozen=True)
 class Table:
+    """`about`: keys of definitions, besides those of the columns, that explain its cells."""
+
     title: str
     columns: list[Column]
     rows: list[list[str]] = field(default_factory=list)
+    about: tuple[str, ...] = ()
 
 
 NONE = "-"
 _PARTS = ("p50", "p99")
+_WHICH = [Column("workload"), Column("arm", right=False)]
 
 
 def headed_table(record: Record) -> list[Table]:
-    """The figures, and the comparisons if there are any."""
+    """The figures, and the comparisons if there are any that say something."""
     tables = [_figures(record)]
-    if record["comparisons"]:
+    if any(c["verdict"] != TOO_FEW for c in record["comparisons"]):
         tables.append(_comparisons(record))
     return [table for table in tables if table.rows]
 
@@ -42,51 +62,32 @@ def _figures(record: Record) -> Table:
         return _calls(record)
     if record["kind"] == "replay":
         return _replays(record)
-    columns = [
-        Column("context"),
-        Column("batch"),
-        Column("arm", right=False),
-        Column("TTFT"),
-        Column("TPOT"),
-        Column("out tok/s"),
-        Column("in tok/s", 2),
-        Column("tok/s/user", 4),
-        Column("E2E", 3),
-        Column("gap p50", 5),
-        Column("gap p99", 3),
-        Column("memory", 4),
-        Column("pages", 5),
-        Column("partition", 1),
-        Column("kernel", 6, right=False),
-        Column("outputs", 2, right=False),
-    ]
     limited = any(cell.get("goodput") is not None for cell in record["cells"])
-    if limited:
-        columns.insert(6, Column("goodput", 1))
-    table = Table(_title(record), columns)
-    for cell in record["cells"]:
-        if cell["control_of"] is not None:
-            continue
-        figures, gaps, ran = cell["figures"], cell["requests"].get("itl"), cell["dispatch"] or {}
-        goodput = [rate(cell.get("goodput"))] if limited else []
+    columns = [
+        *_WHICH,
+        *(Column(metric.name, group=1) for metric in (TTFT, TPOT, E2E)),
+        *(Column(metric.name, group=2) for metric in (OUTPUT, PROMPT, USER)),
+        *([Column("goodput", group=2)] if limited else []),
+        *(Column("itl", part, group=3) for part in _PARTS),
+        Column("peak_memory", group=3),
+        Column("pages", group=3),
+        *_ran(4),
+        Column("outputs", group=4, right=False),
+    ]
+    table = Table(_title(record), columns, about=("typical", "percentiles", "inside"))
+    for cell in _shown(record):
+        figures, gaps = cell["figures"], cell["requests"].get("itl")
         table.rows.append(
             [
-                f"{cell['context']:,}",
-                str(cell["batch"]),
-                cell["arm"] + ("" if cell["valid"] else " (invalid)"),
-                spread(figures.get("ttft"), duration),
-                spread(figures.get("tpot"), duration),
-                spread(figures.get("output_throughput"), rate),
-                *goodput,
-                spread(figures.get("prompt_throughput"), rate),
-                spread(figures.get("user_speed"), rate),
-                spread(figures.get("e2e"), duration),
-                duration(gaps and gaps["p50"]),
-                duration(gaps and gaps["p99"]),
+                cell["workload"],
+                _arm(cell),
+                *(spread(figures.get(m.name), duration) for m in (TTFT, TPOT, E2E)),
+                *(spread(figures.get(m.name), rate) for m in (OUTPUT, PROMPT, USER)),
+                *([rate(cell.get("goodput"))] if limited else []),
+                *(duration(gaps and gaps[part]) for part in _PARTS),
                 size(cell["peak_memory_bytes"]),
                 NONE if cell["pages"] is None else f"{cell['pages']:,}",
-                str(ran.get("partition") or NONE),
-                str(ran.get("kernel") or NONE),
+                *_dispatched(cell),
                 outputs(cell["outputs"]),
             ]
         )
@@ -95,34 +96,24 @@ def _figures(record: Record) -> Table:
 
 def _calls(record: Record) -> Table:
     columns = [
-        Column("context"),
-        Column("batch"),
-        Column("arm", right=False),
-        Column("call"),
-        Column("bandwidth"),
-        Column("of copy", 1),
-        Column("of read"),
-        Column("KV bytes", 3),
-        Column("partition", 2),
-        Column("kernel", 4, right=False),
+        *_WHICH,
+        Column("call", group=1),
+        Column("bandwidth", group=1),
+        Column("share_of_read", group=1),
+        Column("kv_bytes", group=2),
+        *_ran(2),
     ]
-    table = Table(_title(record), columns)
-    for cell in record["cells"]:
-        if cell["control_of"] is not None:
-            continue
-        ran = cell["dispatch"] or {}
+    table = Table(_title(record), columns, about=("typical",))
+    for cell in _shown(record):
         table.rows.append(
             [
-                f"{cell['context']:,}",
-                str(cell["batch"]),
-                cell["arm"] + ("" if cell["valid"] else " (invalid)"),
+                cell["workload"],
+                _arm(cell),
                 spread(cell["figures"].get("call"), duration),
                 spread(cell["figures"].get("bandwidth"), bandwidth),
-                share(cell.get("share_of_copy")),
                 share(cell.get("share_of_read")),
                 size(cell.get("pool_bytes")),
-                str(ran.get("partition") or NONE),
-                str(ran.get("kernel") or NONE),
+                *_dispatched(cell),
             ]
         )
     return table
@@ -132,35 +123,50 @@ def _replays(record: Record) -> Table:
     columns = [
         Column("requests"),
         Column("arm", right=False),
-        Column("offered/s", 1),
-        Column("goodput"),
-        Column("out tok/s"),
-        *(Column(f"{m} {p}", 0 if p == "p50" else 1) for m in ("TTFT", "TPOT") for p in _PARTS),
-        *(Column(f"{m} {p}", 2) for m in ("E2E", "gap") for p in _PARTS),
-        Column("preempted", 3),
-        Column("pages", 4),
-        Column("partition", 3),
-        Column("kernel", 5, right=False),
+        Column("offered", group=1),
+        Column("goodput", group=1),
+        Column(OUTPUT.name, group=1),
+        *(Column(name, part, group=2) for name in ("ttft", "tpot") for part in _PARTS),
+        *(Column(name, part, group=3) for name in ("e2e", "itl") for part in _PARTS),
+        Column("preempted", group=4),
+        Column("pages", group=4),
+        *_ran(4),
     ]
-    table = Table(_title(record), columns)
-    for cell in record["cells"]:
-        done, ran = cell["replay"], cell["dispatch"] or {}
+    table = Table(_title(record), columns, about=("percentiles", "inside"))
+    for cell in _shown(record):
+        done = cell["replay"]
         summaries = [cell["requests"].get(name) for name in ("ttft", "tpot", "e2e", "itl")]
         table.rows.append(
             [
                 f"{done['requests']:,}",
-                cell["arm"] + ("" if cell["valid"] else " (invalid)"),
+                _arm(cell),
                 rate(done["offered_per_s"]),
                 NONE if cell["goodput"] is None else f"{rate(cell['goodput'])}/s",
                 spread(cell["figures"].get("output_throughput"), rate),
                 *(duration(s and s[p]) for s in summaries for p in _PARTS),
                 str(NONE if done["preemptions"] is None else done["preemptions"]),
                 NONE if cell["pages"] is None else f"{cell['pages']:,}",
-                str(ran.get("partition") or NONE),
-                str(ran.get("kernel") or NONE),
+                *_dispatched(cell),
             ]
         )
     return table
+
+
+def _shown(record: Record) -> list[dict[str, Any]]:
+    return [cell for cell in record["cells"] if cell["control_of"] is None]
+
+
+def _arm(cell: dict[str, Any]) -> str:
+    return str(cell["arm"]) + ("" if cell["valid"] else " (invalid)")
+
+
+def _ran(group: int) -> list[Column]:
+    return [Column("partition", group=group), Column("kernel", group=group, right=False)]
+
+
+def _dispatched(cell: dict[str, Any]) -> list[str]:
+    ran = cell["dispatch"] or {}
+    return [str(ran.get("partition") or NONE), str(ran.get("kernel") or NONE)]
 
 
 def _title(record: Record) -> str:
@@ -173,55 +179,70 @@ def _title(record: Record) -> str:
 
 
 def _comparisons(record: Record) -> Table:
-    metrics = list(dict.fromkeys(c["metric"] for c in record["comparisons"]))
-    titles = {
-        "ttft": "TTFT",
-        "tpot": "TPOT",
-        "e2e": "E2E",
-        "output_throughput": "out tok/s",
-        "prompt_throughput": "in tok/s",
-        "call": "call",
-    }
-    ranks = {"ttft": 0, "tpot": 1, "output_throughput": 2, "call": 0}
     base = record["comparisons"][0]["base"]
-    columns = [Column("context x batch"), Column("arm", right=False)]
-    columns += [Column(titles[m], ranks.get(m, 3), right=False) for m in metrics]
-    table = Table(f"Speed relative to {base} (above 1x is faster)", columns)
+    heading = f"Speed relative to {base} (above 1x is faster)"
+    return comparison_table(record["comparisons"], heading)
+
+
+def comparison_table(comparisons: list[dict[str, Any]], heading: str) -> Table:
+    """One row a workload and arm, one column a metric."""
+    compared = {c["metric"] for c in comparisons}
+    metrics = [m for m in (*DECISIVE, *COMPARED, CALL) if m.name in compared]
+    names = list(dict.fromkeys(m.name for m in metrics))
+    columns = [Column(n, group=i + 1, right=False) for i, n in enumerate(names)]
+    table = Table(heading, [*_WHICH, *columns], about=("ratio",))
     rows: dict[tuple[str, str], dict[str, str]] = {}
-    for comparison in record["comparisons"]:
+    for comparison in comparisons:
         key = comparison["workload"], comparison["arm"]
         rows.setdefault(key, {})[comparison["metric"]] = comparison_words(comparison)
     for (workload, arm), found in rows.items():
-        table.rows.append([workload, arm, *(found.get(m, NONE) for m in metrics)])
+        table.rows.append([workload, arm, *(found.get(name, NONE) for name in names)])
     return table
 
 
 def comparison_words(comparison: dict[str, Any]) -> str:
-    """Such as "1.12x (1.08-1.15) faster"."""
+    """Such as "1.12x (1.08-1.15) faster", or "no difference (0.97-1.04)"."""
     if comparison["ratio"] is None or comparison["verdict"] == TOO_FEW:
         return str(comparison["verdict"])
     interval = f"{comparison['low']:.2f}-{comparison['high']:.2f}"
+    if comparison["verdict"] == SAME:
+        return f"no difference ({interval})"
     return f"{comparison['ratio']:.2f}x ({interval}) {comparison['verdict']}"
 
 
 # ---- sentences ----------------------------------------------------------------------------------
 
 
-def notes(record: Record, *, definitions: bool = False) -> list[str]:
-    """What must be said beside the tables: what is invalid, what differs, warnings, definitions."""
+def notes(record: Record) -> list[str]:
+    """What must be said beside the tables: what is invalid, what differs, warnings."""
     found = []
     if not record["complete"]:
-        found.append("Interrupted: these are the workloads that were finished.")
+        found.append(f"Not complete: {missing(record)}.")
     for cell in record["cells"]:
         where = f"{cell['workload']}, {cell['arm']}"
         if not cell["valid"]:
             found.append(f"{where}: invalid, because {cell['why_invalid']}")
         if (cell["outputs"] or {}).get("same") is False:
             found.append(f"{where}: {difference(cell['outputs'])}")
-    found += record["warnings"]
-    if definitions:
-        found += [f"{name}: {text}" for name, text in record["definitions"].items()]
-    return found
+    return found + list(record["warnings"])
+
+
+def missing(record: Record) -> str:
+    """What a record that is not complete lacks, in words."""
+    measured = {cell["workload"] for cell in record["cells"]}
+    ids = [f"{w['context']}x{w['batch']}" for w in record["plan"].get("workloads", [])]
+    left = [name for name in ids if name not in measured]
+    if not left:
+        return "it was interrupted"
+    return f"{', '.join(left)} {'was' if len(left) == 1 else 'were'} not measured"
+
+
+def definitions(record: Record, tables: Sequence[Table]) -> list[str]:
+    """What the columns of these tables mean, under the names that they have there."""
+    keys = [column.key for table in tables for column in table.columns]
+    keys += [key for table in tables for key in table.about]
+    known = record["definitions"]
+    return [f"{title(key)}: {known[key]}" for key in dict.fromkeys(keys) if key in known]
 
 
 def difference(outputs: dict[str, Any]) -> str:

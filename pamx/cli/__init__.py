@@ -14,4 +14,5 @@ def main() -> None:
 
         process.run()
     except KeyboardInterrupt:
+        sys.stderr.write("Interrupted.\n")
         sys.exit(130)

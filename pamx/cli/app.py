@@ -14,18 +14,27 @@ from pamx.cli.failures import report
 from pamx.cli.generate import generate
 from pamx.cli.models import app as models_app
 from pamx.cli.pull import pull
+from pamx.cli.usage import reworded
 from pamx.errors import PamxError
+
+# Of extra arguments too; Typer names only its subclass, from one library or another.
+_UsageError: Any = typer.BadParameter.__base__
 
 
 class Commands(TyperGroup):
     """A group whose commands may raise: the error becomes a message and an exit status."""
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        try:
+            return super().make_context(*args, **extra)  # --help and --version write here
+        except OSError as error:
+            raise typer.Exit(report(error)) from None
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except typer.BadParameter as error:
-            # The library that checks values begins so, whatever its own message says.
-            error.message = error.message.removeprefix("Value error, ")
+        except _UsageError as error:
+            error.message = reworded(error.message)
             raise
         except (PamxError, OSError, MemoryError, KeyboardInterrupt) as error:
             raise typer.Exit(report(error)) from None
@@ -62,7 +71,7 @@ def _root(
     """Run local language models on MLX with a paged KV cache.
 
     Results go to standard output, everything else to standard error. Exit status: 0 done,
-    1 failed, 2 wrong usage, 130 interrupted.
+    1 failed, 2 wrong usage, 130 interrupted by Ctrl-C, 141 nobody reads standard output any more.
     """
 
 

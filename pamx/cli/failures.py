@@ -5,14 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import sys
 import traceback
 from pathlib import Path
 
 from pamx.cli.sizes import bytes_text
-from pamx.cli.terminal import say, settle_stdout
+from pamx.cli.terminal import is_terminal, say, settle_stdout
 from pamx.errors import PamxError
+from pamx.switches import switched_on
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+
+
+class ToldInterrupt(KeyboardInterrupt):
+    """Ctrl-C about which the command itself has said more than that it came."""
 
 
 def report(error: BaseException) -> int:
@@ -21,11 +27,15 @@ def report(error: BaseException) -> int:
     Returns:
         The exit status: 1; 130 for Ctrl-C and 141 for a closed pipe, as a shell has them.
     """
-    if os.environ.get("PAMX_DEBUG", "0") not in ("", "0"):
+    if switched_on("PAMX_DEBUG"):
         traceback.print_exception(error)
     if isinstance(error, OSError):
         settle_stdout()  # if it is stdout that failed, this message says so for all that is left
     if isinstance(error, KeyboardInterrupt):
+        if not isinstance(error, ToldInterrupt):
+            if is_terminal(sys.stderr):
+                sys.stderr.write("\r")  # over the ^C that the terminal shows
+            say("Interrupted.")
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE

@@ -15,7 +15,7 @@ from pamx.cli.batch import options as batches
 from pamx.cli.batch.choices import Format, Order
 from pamx.cli.batch.row import Options
 from pamx.cli.batch.rows import Defaults
-from pamx.cli.batch.run import Job, identity, run_batch
+from pamx.cli.batch.run import Job, identity, most_together, run_batch
 from pamx.cli.batch.serve import Limits
 from pamx.cli.engine_thread import EngineThread
 from pamx.cli.loading import Loading, load_engine
@@ -122,7 +122,10 @@ def generate(
     label = model or "the built-in model"
 
     def load() -> Engine:
-        wanted = Loading(model, revision, trust_remote_code, context, threads, compute, kv_dtype)
+        together = 1 if batch is None else most_together(batch, max_seqs, n)
+        wanted = Loading(
+            model, revision, trust_remote_code, context, threads, compute, kv_dtype, together
+        )
         return load_engine(wanted, verbose)
 
     if batch is not None:

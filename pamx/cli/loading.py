@@ -25,6 +25,7 @@ class Loading:
     threads: int | None
     compute: options.Compute | None
     kv_dtype: options.KvType
+    sequences: int = 1  # that pages should hold at a time, if half of the free memory suffices
 
 
 def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
@@ -43,6 +44,7 @@ def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
         revision=wanted.revision,
         trust_remote_code=wanted.trust_remote_code,
         context=wanted.context,
+        at_most=wanted.sequences,
         compute=None if wanted.compute is None else wanted.compute.value,
         kv_dtype=wanted.kv_dtype.value,
     )

@@ -69,6 +69,7 @@ class Engine(Closing):
         *,
         context: int | None = None,
         sequences: int = 1,
+        at_most: int = 1,
         block_size: int = 16,
         compute: ComputeMode | None = None,
         kv_dtype: KvDtype = "auto",
@@ -93,10 +94,12 @@ class Engine(Closing):
             backend = choose_backend()
             mode, _ = chosen_mode(wanted, backend)
             known = recall_admission(loaded, mode, dtype)
+            length = context or trained
             self._paged = PagedModel(
                 loaded.model,
                 context=None if context is None else context * sequences,
                 max_context=None if trained is None else trained * sequences,
+                more=0 if length is None else length * at_most,
                 block_size=block_size,
                 backend=backend,
                 admission=known,
@@ -407,6 +410,7 @@ def load(
     trust_remote_code: bool = False,
     context: int | None = None,
     sequences: int = 1,
+    at_most: int = 1,
     block_size: int = 16,
     compute: ComputeMode | None = None,
     kv_dtype: KvDtype = "auto",
@@ -422,6 +426,7 @@ def load(
         context: Tokens that a prompt and its answer may have together; None: as many as the
             model was made for, or as fit half of the free memory.
         sequences: How many of such length the pages hold at a time; a batch shares them.
+        at_most: More than that, up to so many, as far as they fit half of the free memory.
         block_size: Tokens a page: 8, 16 or 32.
         compute: "fast", "exact" or "mlx", as for `PagedModel`; None: "fast". Where the native
             library does not serve MLX, "mlx" does.
@@ -445,6 +450,7 @@ def load(
         loaded,
         context=context,
         sequences=sequences,
+        at_most=at_most,
         block_size=block_size,
         compute=compute,
         kv_dtype=kv_dtype,

@@ -90,6 +90,7 @@ def fetch_hub_headers(repo: HubRepo, folder: Path, timeout: float) -> dict[str, 
     from huggingface_hub.errors import NotASafetensorsRepoError
 
     with _progress_on_a_terminal(False), _hub_errors(repo):
+        _knock(repo, timeout)
         hf_hub_download(
             repo.id, "config.json", revision=repo.revision, local_dir=folder, etag_timeout=timeout
         )
@@ -108,6 +109,17 @@ def fetch_hub_headers(repo: HubRepo, folder: Path, timeout: float) -> dict[str, 
         }
         for name, file in found.files_metadata.items()
     }
+
+
+def _knock(repo: HubRepo, timeout: float) -> None:
+    """Returns if the Hub answers at all, whatever it says.
+
+    The library asks again and again for more than twenty seconds before it says that nobody is
+    there: right for a download, too long for a question.
+    """
+    from huggingface_hub import get_session, hf_hub_url
+
+    get_session().head(hf_hub_url(repo.id, "config.json", revision=repo.revision), timeout=timeout)
 
 
 @contextmanager

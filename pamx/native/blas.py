@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pamx.switches import switched_on
+
 _INSTALL_AGAIN = "Install pamx again with pip; it brings what is missing."
 
 
@@ -52,11 +54,8 @@ def install() -> Blas:
     """Puts OpenBLAS in the place of MLX's own BLAS, where that is possible. Never fails."""
     if sys.platform != "linux":
         return Blas(None, "", "MLX uses this system's own BLAS.")
-    wanted = os.environ.get("PAMX_BLAS", "")
-    if wanted == "0":
+    if not switched_on("PAMX_BLAS", unset=True):
         return Blas(None, "", "OpenBLAS is switched off by PAMX_BLAS.", "Unset PAMX_BLAS.")
-    if wanted not in ("", "1"):
-        return Blas(None, "", f"PAMX_BLAS is {wanted!r}, neither 0 nor 1.", "Correct or unset it.")
     if _is_loaded("libmlx.so"):
         return Blas(None, "", "MLX was loaded before pamx.", "Import pamx before mlx.core.")
     shim = _shim()

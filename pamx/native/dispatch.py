@@ -15,6 +15,7 @@ from enum import IntEnum
 
 from pamx.errors import NativeError
 from pamx.native.loader import check, library, loaded
+from pamx.native.partitions import STEP
 
 
 class DispatchKind(IntEnum):
@@ -106,14 +107,16 @@ def force_partition(tokens: int | None) -> None:
     NativeError. Calls that are queued already keep theirs.
 
     Args:
-        tokens: A multiple of the block size; None: by rule again, or PAMX_FORCE_PARTITION's.
+        tokens: As `pamx.native.partitions` says; None: by rule again, or PAMX_FORCE_PARTITION's.
 
     Raises:
         NativeError: the library cannot be used here, or there cannot be such a partition.
     """
     native = library()
     if tokens is not None and tokens < 1:
-        raise NativeError(f"A partition cannot have {tokens} tokens.", "Give a multiple of 8.")
+        raise NativeError(
+            f"A partition cannot have {tokens} tokens.", f"Give a multiple of {STEP}."
+        )
     check(native, native.lib.pamx_force_partition(tokens or 0))
 
 

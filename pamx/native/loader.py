@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pamx.errors import NativeError
 from pamx.native import blas, shaders
 from pamx.native.threads import usable_cpus
+from pamx.switches import switched_on
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -107,7 +108,7 @@ def _load_once() -> Library | NativeError:
 
 
 def _load() -> Library:
-    if os.environ.get("PAMX_DISABLE_NATIVE", "0") not in ("", "0"):
+    if switched_on("PAMX_DISABLE_NATIVE"):
         raise NativeError(
             "The native library is switched off by PAMX_DISABLE_NATIVE.",
             "Unset PAMX_DISABLE_NATIVE to use it.",

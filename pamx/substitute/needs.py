@@ -142,7 +142,11 @@ def prefill_chunk(mode: ComputeMode) -> int:
 
 
 def pool_tokens(
-    needs: Needs, budget: MemoryBudget, wanted: int | None, max_context: int | None
+    needs: Needs,
+    budget: MemoryBudget,
+    wanted: int | None,
+    max_context: int | None,
+    more: int = 0,
 ) -> int:
     """Tokens that the pool will hold.
 
@@ -151,6 +155,7 @@ def pool_tokens(
         budget: With its footprint.
         wanted: How many the user wants; None: as many as fit half of what pages may take.
         max_context: The longest sequence that the model was trained for, if known.
+        more: Take so many instead of `wanted` or `max_context`, as far as these fit that half.
 
     Raises:
         RequestError: they do not fit, with the arithmetic.
@@ -164,7 +169,7 @@ def pool_tokens(
                 f"{each:,} bytes.",
                 "Close other programs, or take a smaller model.",
             )
-        return min(max_context or fits, fits)
+        return min(max(max_context, more) if max_context else fits, fits)
     if wanted < 1:
         raise RequestError(f"The context is {wanted} tokens; it must be at least 1.")
     fits = needs.tokens_that_fit(budget.pages)
@@ -176,4 +181,4 @@ def pool_tokens(
             if fits
             else "Close other programs, or take a smaller model.",
         )
-    return wanted
+    return max(wanted, min(more, needs.tokens_that_fit(int(budget.pages * UNASKED_SHARE))))

@@ -41,6 +41,7 @@ class PagedModel(Closing):
         context: Tokens that the pool holds in all. None: `max_context`, or as many as fit half
             of the memory that pages may take now if that is less.
         max_context: The longest sequence that the model was trained for, if known.
+        more: Tokens that the pool holds in all instead of that, as far as half of that memory goes.
         block_size: Tokens a page: 8, 16 or 32.
         backend: What computes attention; None: the best that serves this device.
         admission: What an earlier check of this very model and `compute` found; None: compare its
@@ -71,6 +72,7 @@ class PagedModel(Closing):
         *,
         context: int | None = None,
         max_context: int | None = None,
+        more: int = 0,
         block_size: int = 16,
         backend: Backend | None = None,
         admission: Admission | None = None,
@@ -101,7 +103,7 @@ class PagedModel(Closing):
             )
 
         def tokens(needs: Needs) -> int:
-            return pool_tokens(needs, memory.budget(needs.footprint), context, max_context)
+            return pool_tokens(needs, memory.budget(needs.footprint), context, max_context, more)
 
         tokens(needs_in(mode, admission))
         self._placeholders = Placeholders()

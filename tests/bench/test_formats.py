@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,8 +18,8 @@ import pandas as pd
 import pytest
 
 from pamx.bench import plot
-from pamx.bench.compare import compare_records, different_facts
-from pamx.bench.formats import as_text
+from pamx.bench.compare import Comparison, compare_records, different_facts
+from pamx.bench.formats import as_text, comparison_as_text
 from pamx.bench.record import SCHEMA, DamagedError, Record, load, save
 from pamx.errors import PamxError, RequestError
 
@@ -69,7 +70,11 @@ def test_csv_with_pandas_and_csv(record: Record) -> None:
     assert slow.partition.item() == 512
     assert (frame.ttft_low_s <= frame.ttft_s).all()
     assert (frame.ttft_s <= frame.ttft_high_s).all()
-    assert rows[0]["itl_p99_s"] == str(frame.itl_p99_s[0])
+    # Columns have the names of the table.
+    names = {"ttft_s", "tpot_s", "e2e_s", "output_tok_per_s", "prompt_tok_per_s", "user_tok_per_s"}
+    names |= {"goodput_per_s", "memory_bytes", "pages", "kernel", "output_tok_per_s_ratio_vs_base"}
+    assert names <= set(frame.columns)
+    assert rows[0]["gap_p99_s"] == str(frame.gap_p99_s[0])
 
 
 def test_jsonl_with_pandas(record: Record) -> None:
@@ -83,7 +88,7 @@ def test_markdown_is_a_table(record: Record) -> None:
     lines = [line for line in as_text(record, "md").splitlines() if line.startswith("|")]
     tables = "\n".join(lines)
     assert len({line.count("|") for line in lines}) == 2  # figures, and comparisons
-    assert "| 1,024 | 4 | pamx, partition auto |" in tables
+    assert "| 1024x4 | pamx, partition auto |" in tables
     assert "slower" in tables
 
 
@@ -91,7 +96,7 @@ def test_markdown_escapes_what_a_program_is_called() -> None:
     record = synthetic_record(contexts=[64], batches=[1])
     record["cells"][0]["arm"] = "a | b"
     line = next(line for line in as_text(record, "md").splitlines() if "a \\| b" in line)
-    assert len(re.findall(r"(?<!\\)\|", line)) == 17  # 16 columns
+    assert len(re.findall(r"(?<!\\)\|", line)) == 16  # 15 columns
 
 
 class _Page(HTMLParser):
@@ -136,13 +141,31 @@ def test_a_plot_shows_each_arm_and_the_best_of_them(record: Record) -> None:
     assert not any(text.startswith("pamx, partition 512") for text in written)
 
 
-def test_the_map_calls_nothing_best_that_may_be_chance() -> None:
+def test_the_map_names_nothing_that_may_be_chance() -> None:
     equal = synthetic_record(contexts=[64], batches=[1])
     (text,) = (t.get_text() for t in plot.make_figure(equal).axes[-1].texts)
-    assert text.endswith("no difference detected")
+    assert text == "no difference"
+    for comparison in equal["comparisons"]:
+        comparison |= {"verdict": "too few samples"}
+    (text,) = (t.get_text() for t in plot.make_figure(equal).axes[-1].texts)
+    assert text == "too few samples"
     fast = synthetic_record(contexts=[64], batches=[1], speeds={"pamx, partition 512": 0.5})
     (text,) = (t.get_text() for t in plot.make_figure(fast).axes[-1].texts)
     assert re.fullmatch(r"pamx, partition 512\n(1\.9|2\.0).x pamx, partition auto", text)
+
+
+@pytest.mark.parametrize("contexts", [[64], [256, 1024], [1000, 1024]])
+def test_no_arm_hides_another(contexts: list[int]) -> None:
+    record = synthetic_record(contexts=contexts, batches=[1])
+    axes = plot.make_figure(record).axes[0]
+    lines = [container.lines[0] for container in axes.containers]  # type: ignore[attr-defined]
+    places = [tuple(line.get_xdata()) for line in lines]
+    assert len(places) == len(set(places)) == 3
+    assert len({line.get_marker() for line in lines}) == 3
+    # Each stays next to its own context.
+    for ticks in zip(*places, strict=True):
+        nearest = {min(contexts, key=lambda c: abs(math.log2(c) - x)) for x in ticks}
+        assert len(nearest) == 1
 
 
 def test_a_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +263,8 @@ def test_damaged_records_say_where(
 
 def test_markdown_without_definitions() -> None:
     record = synthetic_record(contexts=[256], batches=[1])
-    assert "ttft: Time to first token" in as_text(record, "md")
-    assert "ttft: Time to first token" not in as_text(record, "md", definitions=False)
+    assert "TTFT: Time to first token" in as_text(record, "md")
+    assert "TTFT: Time to first token" not in as_text(record, "md", definitions=False)
 
 
 # ---- two records ---------------------------------------------------------------------------------
@@ -266,3 +289,36 @@ def test_runs_without_anything_in_common() -> None:
         compare_records(first, second)
     with pytest.raises(RequestError, match="a sweep, the second a kernel"):
         compare_records(first, second | {"kind": "kernel"})
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    first = synthetic_record(contexts=[256], batches=[1])
+    second = synthetic_record(contexts=[256], batches=[1], speeds={"mlx-lm": 2.0}, seed=9)
+    return Comparison(("a.json", "b.json"), compare_records(first, second), ["model name: x."])
+
+
+def test_two_runs_in_every_form(comparison: Comparison) -> None:
+    titles = [column.title for column in comparison.table().columns]
+    assert titles == ["workload", "arm", "TTFT", "TPOT", "output tok/s", "E2E", "prompt tok/s"]
+    frame = pd.read_csv(io.StringIO(comparison_as_text(comparison, "csv")))
+    assert set(frame.metric) == {"ttft", "tpot", "output_tok_per_s", "e2e", "prompt_tok_per_s"}
+    slow = frame[(frame.arm == "mlx-lm") & (frame.metric == "ttft")]
+    assert slow.verdict.item() == "slower"
+    lines = pd.read_json(io.StringIO(comparison_as_text(comparison, "jsonl")), lines=True)
+    assert lines.ratio.tolist() == pytest.approx(frame.ratio.tolist())
+    assert len(json.loads(comparison_as_text(comparison, "json"))["comparisons"]) == len(frame)
+    text = comparison_as_text(comparison, "md")
+    assert "| workload | arm | TTFT |" in text
+    assert "- model name: x." in text
+    assert "relative speed:" in text
+    assert "relative speed:" not in comparison_as_text(comparison, "md", definitions=False)
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "html"])
+def test_a_plot_of_two_runs(comparison: Comparison, ending: str, tmp_path: Path) -> None:
+    plot.draw_comparison(comparison, tmp_path / f"plot.{ending}")
+    assert (tmp_path / f"plot.{ending}").stat().st_size > 2000
+    few = Comparison(comparison.names, [comparison.ratios[0] | {"ratio": None}], [])
+    with pytest.raises(RequestError, match="no ratio"):
+        plot.draw_comparison(few, tmp_path / "few.png")

@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
-from pamx.bench.measure import FEWEST_BLOCKS, Patience, measure
+from pamx.bench.measure import FEWEST_BLOCKS, Patience, least_seconds, measure
 from pamx.bench.metrics import DECISIVE
 from pamx.bench.order import blocks
 from pamx.bench.outputs import compare_outputs
 from pamx.bench.program import Outcome, ProgramError, ProgramRefusal
-from pamx.bench.results import imprecise
+from pamx.bench.results import comparison_records, imprecise
+from pamx.bench.timetable import Timetable, work
 from pamx.bench.workload import Arm, Workload, arms
 
 from .synthetic import Noise, outcome, patience
 
 WORKLOAD = Workload(64, 2, 8)
 A, B = Arm("A", "pamx"), Arm("B", "mlx-lm")
-NO_TIME = Patience(0.0, 0.01)
+THREE = patience(FEWEST_BLOCKS)
 
 
 def forced(partition: int) -> Arm:
@@ -39,9 +40,59 @@ def test_blocks_are_mirrored_and_their_order_is_random() -> None:
     assert again == [block for block, _ in zip(blocks("ABC", 0), range(5), strict=False)]
 
 
-def test_three_blocks_are_taken_even_without_time() -> None:
-    cells = measure(WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, 1.0), NO_TIME, 0)
-    assert [len(c.samples) for c in cells] == [2 * FEWEST_BLOCKS] * 2
+class Clock:
+    """Each run takes a second."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def run(self, _: Arm) -> Outcome:
+        self.now += 1.0
+        return outcome(WORKLOAD, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "samples", "took"),
+    [(0, 1, 4), (5.9, 1, 4), (6, 2, 6), (13.9, 4, 10), (14, 6, 14), (15, 6, 14), (18, 8, 18)],
+)
+def test_time_is_a_limit(seconds: float, samples: int, took: float) -> None:
+    clock, said = Clock(), list[str]()
+    cells = measure(
+        *(WORKLOAD, [A, B], clock.run, Patience(seconds, 0.0, clock), 0),
+        tell=said.append,
+    )
+    assert [len(c.samples) for c in cells] == [samples] * 2
+    assert clock.now == took  # two seconds to warm up, four a block; one sample of each at least
+    # What will not be enough for a verdict is said before it is measured.
+    assert bool(said) == (samples < 6)
+    for text in said:
+        assert text.startswith("64x2: 3 blocks, which a verdict needs, will take about 12 s, and ")
+    few = [w for w in imprecise(cells, WORKLOAD, 0.01, DECISIVE) if "a verdict needs 6" in w]
+    assert bool(few) == (samples < 6)
+    verdicts = {c["verdict"] for c in comparison_records(cells, WORKLOAD)}
+    assert verdicts == {"too few samples" if samples < 6 else "no difference detected"}
+    assert least_seconds(cells) == 4
+
+
+def test_shares_follow_the_work_and_what_has_no_room_is_left_out() -> None:
+    clock = Clock()
+    shapes = [Workload(64, 1, 4), Workload(64, 4, 4), Workload(1024, 4, 4), Workload(64, 8, 4)]
+    table = Timetable(100, {w.id: work(w) for w in shapes}, clock)
+    shares = []
+    for workload in shapes:
+        shares.append(share := table.share(workload))
+        if share is not None:
+            table.measured(workload, work(workload) / 40)  # 3, 8, 103 and 14 seconds
+            clock.now += share
+    whole = sum(work(w) for w in shapes)
+    assert shares[:2] == [pytest.approx(100 * work(w) / whole) for w in shapes[:2]]
+    assert shares[2] is None
+    assert shares[3] == pytest.approx(100 - sum(shares[:2]))  # what the others left
+    assert table.without == ["1024x4"]
+    assert Timetable(0, {"64x1": 1}, clock).share(shapes[0]) == 0  # the first one, whatever
 
 
 def test_it_ends_when_intervals_are_narrow() -> None:
@@ -59,7 +110,7 @@ def test_every_arm_is_warmed_up_before_any_is_measured() -> None:
         calls.append(arm.id)
         return outcome(WORKLOAD, 1.0)
 
-    measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    measure(WORKLOAD, [A, B], run, THREE, 0)
     assert calls[:2] == ["A", "B"]
     assert len(calls) == 2 + 2 * 2 * FEWEST_BLOCKS
 
@@ -73,13 +124,13 @@ def test_every_arm_is_warmed_up_before_any_is_measured() -> None:
 )
 def test_a_partition_that_did_not_run_is_invalid(told: dict[str, Any], why: str) -> None:
     base, cell = measure(
-        WORKLOAD, [A, forced(512)], lambda _: outcome(WORKLOAD, 1.0, told), NO_TIME, 0
+        WORKLOAD, [A, forced(512)], lambda _: outcome(WORKLOAD, 1.0, told), THREE, 0
     )
     assert not base.invalid
     assert why in cell.invalid
     assert not cell.samples
     ran = {"dispatch": {"kernel": "native-cpu", "partition": 512}}
-    _, cell = measure(WORKLOAD, [A, forced(512)], lambda _: outcome(WORKLOAD, 1.0, ran), NO_TIME, 0)
+    _, cell = measure(WORKLOAD, [A, forced(512)], lambda _: outcome(WORKLOAD, 1.0, ran), THREE, 0)
     assert not cell.invalid
 
 
@@ -89,7 +140,7 @@ def test_an_arm_that_does_other_work_is_invalid() -> None:
     def run(arm: Arm) -> Outcome:
         return outcome(WORKLOAD if arm is A else shorter, 1.0)
 
-    _, cell = measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    _, cell = measure(WORKLOAD, [A, B], run, THREE, 0)
     assert "4 of 8 tokens" in cell.invalid
 
 
@@ -104,7 +155,7 @@ def test_another_program_that_fails_costs_its_own_cell_only(error: Exception, wh
             raise error
         return outcome(WORKLOAD, 1.0)
 
-    base, cell = measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    base, cell = measure(WORKLOAD, [A, B], run, THREE, 0)
     assert str(error).rstrip(".") in cell.invalid
     assert len(base.samples) == 2 * FEWEST_BLOCKS
 
@@ -113,7 +164,7 @@ def test_outputs_are_compared_token_for_token() -> None:
     def run(arm: Arm) -> Outcome:
         return outcome(WORKLOAD, 1.0, token=7 if arm is A else 8)
 
-    _, cell = measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    _, cell = measure(WORKLOAD, [A, B], run, THREE, 0)
     assert cell.outputs == {
         "compared_with": "A",
         "same": False,
@@ -132,7 +183,7 @@ def test_outputs_are_compared_token_for_token() -> None:
 def test_outputs_that_change_between_samples_are_counted() -> None:
     turns = iter(range(100))
     cells = measure(
-        WORKLOAD, [A], lambda _: outcome(WORKLOAD, 1.0, token=next(turns) // 3), NO_TIME, 0
+        WORKLOAD, [A], lambda _: outcome(WORKLOAD, 1.0, token=next(turns) // 3), THREE, 0
     )
     assert cells[0].other_outputs == 4
 
@@ -162,7 +213,7 @@ def test_other_work_in_a_later_sample_is_invalid() -> None:
         calls[arm.id] += 1
         return outcome(short if arm is B and calls["B"] == 3 else WORKLOAD, 1.0)
 
-    base, cell = measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+    base, cell = measure(WORKLOAD, [A, B], run, THREE, 0)
     assert not base.invalid
     assert "7 of 8 tokens" in cell.invalid
 
@@ -172,12 +223,12 @@ def test_the_failure_of_the_base_names_the_workload() -> None:
         raise ProgramError("pamx's engine was ended by signal 9.", "Take a smaller batch.")
 
     with pytest.raises(ProgramError, match=r"64x2: pamx's engine .* Take a smaller batch"):
-        measure(WORKLOAD, [A, B], run, NO_TIME, 0)
+        measure(WORKLOAD, [A, B], run, THREE, 0)
 
 
 def test_a_missed_precision_is_told() -> None:
     noise = Noise(0)
-    cells = measure(WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, noise()), NO_TIME, 0)
+    cells = measure(WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, noise()), THREE, 0)
     (warning,) = imprecise(cells, WORKLOAD, 1e-6, DECISIVE)
     assert warning.startswith("64x2: the time was over")
     assert not imprecise(cells, WORKLOAD, 1e6, DECISIVE)

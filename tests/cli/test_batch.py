@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pamx.cli.app import app
+from pamx.cli.batch.run import most_together
 
 from .conftest import PAMX, Run
 
@@ -247,10 +248,35 @@ def test_ctrl_c_before_the_first_row(environment: dict[str, str]) -> None:
         process.wait(timeout=3)
     process.send_signal(signal.SIGINT)
     assert process.wait(timeout=20) == 130
-    assert process.communicate() == (b"", b"")
+    assert process.communicate() == (b"", b"Interrupted.\n")
 
 
 def test_a_batch_file_that_is_not_there(run: Run, tmp_path: Path) -> None:
     done = run("generate", "--batch", str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: {tmp_path}/none: No such file or directory.\n"
+
+
+def test_long_prompts_run_together(run: Run, tmp_path: Path) -> None:
+    """Each row fills most of a context; pages are made for as many as there are rows."""
+    rows = tmp_path / "rows.txt"
+    rows.write_text("".join(f"{number} " + "one two three " * 60 + "\n" for number in range(4)))
+    done = run(
+        *("generate", "--raw", "--batch", str(rows), "--context", "256", "--max-tokens", "8"),
+        "--no-prefix-cache",
+    )
+    assert done.returncode == 0, done.stderr
+    summary = dict(line.split("  ", 1) for line in done.stderr.splitlines() if "  " in line)
+    peak, _, pages = summary["Peak pages"].strip().partition(" of ")
+    assert int(pages) == 4 * 256 // 16
+    assert int(peak) >= 4 * 181 // 16  # all of them at a time
+    assert summary["Preemptions"].strip().startswith("0,")
+
+
+def test_pages_are_for_no_more_rows_than_there_are(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.txt"
+    rows.write_text("one\n\ntwo\n")
+    assert most_together(str(rows), 16, 1) == 2
+    assert most_together(str(rows), 16, 3) == 6
+    assert most_together(str(rows), 1, 3) == 1
+    assert most_together("-", 16, 1) == 16  # nobody knows yet

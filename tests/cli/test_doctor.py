@@ -127,9 +127,12 @@ def test_a_hub_that_does_not_answer(run: Run) -> None:
     [
         ("PAMX_NUM_THREADS", "many", "warn", "not a number from 1 to 1024"),
         ("PAMX_CPU_ISA", "sse2", "warn", "there are kernels for avx512"),
-        ("PAMX_BLAS", "yes", "warn", "neither 0 nor 1"),
+        ("PAMX_BLAS", "maybe", "warn", "it counts as on"),
+        ("PAMX_DISABLE_NATIVE", "nein", "warn", "it counts as on"),
+        ("PAMX_DISABLE_PREFIX", "1", "warn", "pamx reads no variable"),
         ("PAMX_CPU_ISA", "foo", "warn", "Correct or unset it"),
         ("PAMX_FORCE_PARTITION", "256k", "fail", "not a number of tokens"),
+        ("PAMX_FORCE_PARTITION", "24", "fail", "a partition is a multiple of 16 tokens"),
         ("PAMX_WEIGHT_CACHE", "much", "fail", "not a size"),
         ("PAMX_HOME", "~nobody-of-this-name/x", "fail", "nobody-of-this-name"),
         ("PAMX_NUM_THREAD", "4", "warn", "Did you mean PAMX_NUM_THREADS?"),

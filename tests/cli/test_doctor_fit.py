@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +103,10 @@ def test_the_peak_is_what_was_predicted(
     (tmp_path / "models").symlink_to(home / "models")
     own = {"PAMX_HOME": str(tmp_path)}
     environment = environment | own
-    measured(environment, model, 16)  # packs the weights
+    fit, _ = asked(run, "--model", model, "--context", str(context), env=own)
+    # The first start packs the weights; what is said of it is a bound, and not far from it.
+    first = measured(environment, model, context)
+    assert 0.75 * fit["first_start"] < first <= 1.02 * fit["first_start"]
     fit, _ = asked(run, "--model", model, "--context", str(context), env=own)
     assert fit["first_start"] is None
     parts = fit["process"] + fit["weights"] + fit["activations"] + fit["scratch"] + fit["kv_bytes"]
@@ -163,6 +168,20 @@ def test_the_largest_batch_is_one_that_runs(small: Path, limited: Any) -> None:
     over = answer(Question(str(small), 32, fit.largest_batch + 1))
     assert not over.fits
     assert f"at most {fit.largest_batch:,} at a time" in over.fix
+
+
+@pytest.mark.parametrize(
+    ("context", "at_most", "tokens"),
+    [(32, 1, 32), (32, 2, 64), (32, 16, 208), (304, 4, 304), (None, 16, 208)],
+)
+def test_more_sequences_get_pages_as_far_as_half_of_the_memory_goes(
+    small: Path, limited: Any, context: int | None, at_most: int, tokens: int
+) -> None:
+    limited(limit_for(416, small))
+    with pamx.load(str(small), context=context, at_most=at_most) as engine:
+        assert engine.paged is not None
+        assert engine.paged.context == pytest.approx(tokens, abs=16)  # whole blocks
+        assert engine.context == (context or engine.paged.context)
 
 
 def test_a_pool_is_for_one_sequence_at_least(small: Path) -> None:
@@ -244,6 +263,22 @@ def test_a_repository_is_not_downloaded(run: Run, small: Path, tmp_path: Path) -
         nothing = run("doctor", "--model", "org/other", env=env)
         assert nothing.returncode == 1
         assert "org/other does not exist" in nothing.stderr
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_hub_that_is_not_there_is_said_soon(run: Run, tmp_path: Path, answers: bool) -> None:
+    """Nobody listens, or somebody who never says a word; one attempt is made."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if answers:
+            listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        env = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": url, "HF_HOME": str(tmp_path)}
+        begin = time.monotonic()
+        result = run("doctor", "--model", "org/model", env=env)
+    assert time.monotonic() - begin < 12  # 5 of them to wait for an answer
+    assert result.returncode == 1
+    assert f"{url} cannot be reached" in result.stderr
 
 
 # ---- what is odd ---------------------------------------------------------------------------------

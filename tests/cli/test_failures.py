@@ -141,11 +141,29 @@ def test_a_full_disk_is_named(environment: dict[str, str]) -> None:
     assert len(done.stderr.splitlines()) == 2
 
 
-def test_a_reader_that_leaves_ends_it_quietly(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["--help"],
+        ["--version"],
+        ["bench", "show", "--help"],
+        ["models"],
+        ["models", "--json"],
+        ["doctor", "--check", "python"],
+        ["doctor", "--plan", "--heads", "32,8,128", "--context", "2000", "--cores", "40"],
+        ["generate", "hi", "--max-tokens", "2"],
+        ["generate", "hi", "--max-tokens", "2", "--beams", "2"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_leaves_ends_it_quietly(
+    environment: dict[str, str], command: list[str]
+) -> None:
+    """As a program that SIGPIPE ends, seen from a shell."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [*PAMX, "models"],
+        [*PAMX, *command],
         stdin=subprocess.DEVNULL,
         stdout=writer,
         stderr=subprocess.PIPE,

@@ -110,7 +110,7 @@ def test_ctrl_c_with_json_gives_what_has_been_said(environment: dict[str, str]) 
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(patience)
         out, err = _interrupt(process)
-        assert err == b""
+        assert err == b"Interrupted.\n"
         if out:
             break
     answer = json.loads(out)
@@ -119,12 +119,15 @@ def test_ctrl_c_with_json_gives_what_has_been_said(environment: dict[str, str]) 
 
 
 @pytest.mark.parametrize("delay", [0.5, 1.0, 1.25, 1.5])
-def test_ctrl_c_at_any_time_before_the_answer(environment: dict[str, str], delay: float) -> None:
-    process = _long_answer(environment)
+@pytest.mark.parametrize("options", [(), ("--beams", "2")])
+def test_ctrl_c_at_any_time_before_the_answer(
+    environment: dict[str, str], delay: float, options: tuple[str, ...]
+) -> None:
+    process = _long_answer(environment, *options)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(delay)
     _, err = _interrupt(process)
-    assert err == b""
+    assert err == b"Interrupted.\n"
 
 
 def test_a_reader_that_leaves_stops_the_answer(environment: dict[str, str]) -> None:

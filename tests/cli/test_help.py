@@ -99,7 +99,12 @@ def test_bash_accepts_the_completion_script(environment: dict[str, str]) -> None
 def _usage_errors() -> Iterator[tuple[list[str], str]]:
     yield ["genrate"], "Did you mean 'generate'"
     yield ["generate", "hi", "--modle", "x"], "--model"
-    yield ["generate", "hi", "--max-tokens", "0"], "--max-tokens"
+    yield ["generate", "hi", "--max-tokens", "0"], "'--max-tokens': it must be at least 1."
+    yield ["generate", "hi", "--max-tokens", "many"], "it must be a whole number."
+    yield ["bench", "--time", "long"], "'--time': it must be a number."
+    yield ["bench", "--precision", "101"], "it must be at most 100."
+    yield ["doctor", "--batch", "1.5"], "it must be a whole number."
+    yield ["generate", "one", "two"], "Nothing is expected here: two"
     yield ["generate", "hi", "--temp", "-1"], "--temp"
     yield ["generate", "hi", "--temp", "nan"], "--temp"
     yield ["generate", "hi", "--temp", "inf"], "--temp"
@@ -128,4 +133,6 @@ def test_usage_errors_exit_with_2(args: list[str], said: str) -> None:
     result = runner.invoke(app, args)
     assert result.exit_code == 2
     assert said in result.stderr
+    assert "Input should" not in result.stderr
+    assert "(s)" not in result.stderr
     assert result.stdout == ""

@@ -25,6 +25,7 @@ from pamx.native.dispatch import (
     last_partition_size,
     set_dispatch_diagnostics,
 )
+from pamx.native.partitions import against_partition
 from pamx.native.plan import plan_cpu_attention
 
 CPU, REFERENCE = DispatchKind.Cpu, DispatchKind.Reference
@@ -183,6 +184,17 @@ def test_a_partition_that_cannot_be_forced_is_an_error() -> None:
         queue(backend=reference_backend(""))
     with pytest.raises(NativeError, match="cannot have 0 tokens"):
         force_partition(0)
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+def test_what_is_refused_before_is_what_a_call_refuses(block_size: int) -> None:
+    for tokens in (8, 16, 24, 32, 40, 48, 64, 72, 100, 160):
+        force_partition(tokens)
+        if against_partition(tokens, block_size):
+            with pytest.raises(NativeError, match="must be a multiple"):
+                queue(block_size=block_size)
+        else:
+            queue(block_size=block_size)
 
 
 def test_the_forced_partition_is_said() -> None:

@@ -55,7 +55,11 @@ Strict = Annotated[
 MaxSeqs = Annotated[
     int,
     typer.Option(
-        min=1, max=4096, metavar="N", help="With --batch: most answers in progress at a time."
+        min=1,
+        max=4096,
+        metavar="N",
+        help="With --batch: most answers in progress at a time. Pages are made for so many of "
+        "--context each, as far as half of the free memory goes; answers share them.",
     ),
 ]
 TokenBudget = Annotated[

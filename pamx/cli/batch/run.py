@@ -23,6 +23,7 @@ from pamx.cli.batch.serve import Event, Finished, Limits, Tick, serve
 from pamx.cli.batch.summary import table
 from pamx.cli.computed import computed_by
 from pamx.cli.engine_thread import EngineThread
+from pamx.cli.failures import ToldInterrupt
 from pamx.errors import RequestError
 
 if TYPE_CHECKING:
@@ -88,8 +89,20 @@ def run_batch(job: Job, defaults: Defaults, load: Callable[[], Engine], label: s
         run.answer(Feed(rows), load, label, before)
     run.conclude(before, failed_before, len(earlier))
     if run.interrupted:
-        raise KeyboardInterrupt
+        raise ToldInterrupt
     return not (run.progress.failed or run.progress.bad or failed_before)
+
+
+def most_together(file: str, max_seqs: int, n: int) -> int:
+    """Answers that can be in progress at a time: fewer than `max_seqs` if the file is short.
+
+    Args:
+        n: Answers to a row. Rows of JSON may ask for more, which then share the pages.
+    """
+    if not Path(file).is_file():  # a pipe
+        return max_seqs
+    with Path(file).open("rb") as stream:
+        return max(1, min(max_seqs, n * count_lines(stream)))
 
 
 class _Run:
@@ -152,8 +165,9 @@ class _Run:
         """Says what the exit status alone would not."""
         progress, job = self.progress, self._job
         if self.interrupted:
-            if job.output not in (None, "-"):
-                progress.say("Interrupted. The same command with --resume continues.")
+            resumable = job.output not in (None, "-")
+            more = " The same command with --resume continues." if resumable else ""
+            progress.say(f"Interrupted.{more}")
             return
         if strangers:
             verb = "belongs" if strangers == 1 else "belong"

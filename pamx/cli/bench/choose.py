@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import shutil
@@ -38,9 +39,18 @@ def partitions(text: str) -> list[int | None]:
         else:
             found.update(dict.fromkeys(whole_numbers(part)))
     for number in found:
-        if number is not None and (number % 32 or number > LARGEST_PARTITION):
-            raise BadRangeError(f"{number} is no partition: it must be a multiple of 32 tokens.")
+        if number is not None and number > LARGEST_PARTITION:
+            raise BadRangeError(f"{number} is more than {LARGEST_PARTITION:,} tokens.")
     return list(found)
+
+
+def check_partitions(partitions: list[int | None], block_sizes: list[int]) -> None:
+    """Raises a usage error if blocks of some size cannot have a partition."""
+    from pamx.native.partitions import against_partition
+
+    for number, size in itertools.product(partitions, block_sizes):
+        if number is not None and (why := against_partition(number, size)):
+            raise typer.BadParameter(f"{number} does not go: {why}.", param_hint="--partition")
 
 
 def block_sizes(text: str) -> list[int]:

@@ -15,8 +15,8 @@ from pamx.cli.bench import options as own
 from pamx.cli.bench.last import last_run
 from pamx.cli.bench.progress import Progress
 from pamx.cli.bench.signals import EndedError, ending_signals
-from pamx.cli.failures import FAILED
-from pamx.cli.terminal import note, say, write
+from pamx.cli.failures import FAILED, ToldInterrupt
+from pamx.cli.terminal import note, say
 from pamx.errors import ModelError, PamxError, RequestError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 T = TypeVar("T")
 
 Save = Callable[["Record"], None]
-Measure = Callable[["Record", Save, Progress], None]
+Measure = Callable[["Record", Save, Progress, Callable[[str], None]], None]
 
 File = Annotated[
     Path | None,
@@ -61,7 +61,7 @@ def bench(
     max_seqs: own.MaxSeqs = None,
     slo: own.Slo = None,
     control: own.Control = True,
-    time: own.Time = 60.0,
+    time: own.Time = 120.0,
     precision: own.Precision = 3.0,
     seed: own.Seed = 0,
     threads: options.Threads = None,
@@ -89,7 +89,8 @@ def bench(
     pamx bench --kernel --context 8192 --batch 1,8
     pamx bench --arrivals poisson:2 --requests 40 --slo ttft=500ms,tpot=50ms
 
-    Ctrl-C keeps the workloads that were finished; --resume measures the rest. Exit status: 0 done,
+    Ctrl-C keeps the workloads that were finished, and so does the end of --time; --resume measures
+    the rest. Exit status: 0 done,
     1 a program could not start or failed, or a file is damaged, 2 what was asked for cannot be
     measured, 130 interrupted.
     """
@@ -156,9 +157,12 @@ def _arms(
         raise typer.BadParameter("it is empty: name mlx-lm, or a command.", param_hint="--against")
     for name in names:
         choose.check_command(name)
+    partitions = choose.read_option("--partition", partition, choose.partitions)
+    block_sizes = choose.read_option("--block-size", block_size, choose.block_sizes)
+    choose.check_partitions(partitions, block_sizes)
     return arms(
-        choose.read_option("--partition", partition, choose.partitions),
-        choose.read_option("--block-size", block_size, choose.block_sizes),
+        partitions,
+        block_sizes,
         choose.read_option("--kv-dtype", kv_dtype, choose.kv_dtypes),
         names,
         control,
@@ -288,6 +292,7 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
     """
     from pamx.bench.record import save
     from pamx.bench.sweep import UnfitError
+    from pamx.bench.words import missing
 
     progress = Progress(to.quiet)
 
@@ -300,7 +305,7 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
 
     try:
         with ending_signals():
-            measure(record, keep, progress)
+            measure(record, keep, progress, progress.tell)
     except UnfitError as error:
         progress.clear()
         raise typer.BadParameter(str(error), param_hint=error.option) from error
@@ -311,12 +316,21 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
         if record["cells"]:
             _deliver(record, to)
             if record["kind"] != "replay":
-                note(f"`pamx bench --resume {kept or last_run()}` measures the rest.")
+                ended = "Interrupted: " if isinstance(error, KeyboardInterrupt) else ""
+                note(f"{ended}`pamx bench --resume {kept or last_run()}` measures the rest.")
         if isinstance(error, EndedError):
             raise typer.Exit(error.status) from error
+        replayed = record["cells"] and record["kind"] == "replay"
+        if isinstance(error, KeyboardInterrupt) and not replayed:
+            raise ToldInterrupt from error
         raise
     progress.clear()
     _deliver(record, to)
+    if not record["complete"]:
+        note(
+            f"--time was over: {missing(record)}. `pamx bench --resume {kept or last_run()}` "
+            "measures the rest."
+        )
     if any(cell.get("failed") for cell in record["cells"]):
         raise typer.Exit(FAILED)
 
@@ -361,29 +375,27 @@ def show(
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="A .json file.", show_default=False)],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another one.", show_default=False)],
+    format: own.FormatOption = None,  # noqa: A002
+    output: own.Output = None,
+    plot: own.Plot = None,
+    quiet: own.Quiet = False,
     json: options.Json = False,
 ) -> None:
     """Compare two runs: the speed of B relative to A.
 
     Samples of two runs are not paired, and the machine may have changed in between: compare arms
-    within one run where that is possible.
+    within one run where that is possible. --json is --format json.
     """
-    import shutil
+    from pamx.bench.compare import Comparison, compare_records, different_facts
+    from pamx.cli.bench.deliver import deliver_comparison, delivery
 
-    from pamx.bench.compare import compare_records, comparison_table, different_facts
-    from pamx.cli.bench.layout import WIDE, drawn
-    from pamx.cli.terminal import is_terminal, styled, write_json
-
+    if json and format not in (None, own.Format.JSON):
+        raise typer.BadParameter(f"it does not go with --format {format}.", param_hint="--json")
+    to = delivery(own.Format.JSON if json else format, output, plot, quiet)
     a, b = _loaded(first), _loaded(second)
     try:
         found = compare_records(a, b)
     except RequestError as error:
         raise typer.BadParameter(str(error), param_hint="B") from error
-    facts = different_facts(a, b)
-    if json:
-        write_json({"comparisons": found, "differences": facts})
-        return
-    width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else WIDE
-    write(drawn(comparison_table(found), width, styled(sys.stdout)))
-    for fact in facts:
-        write(f"{fact}\n")
+    names = str(first), str(second)
+    deliver_comparison(Comparison(names, found, different_facts(a, b)), to)

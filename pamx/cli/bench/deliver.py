@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
-from pamx.bench.record import Record
 from pamx.cli.bench.options import Format
-from pamx.cli.terminal import is_terminal, say, styled, write
+from pamx.cli.terminal import say, styled, write
 from pamx.errors import PamxError
+
+if TYPE_CHECKING:
+    from pamx.bench.compare import Comparison
+    from pamx.bench.record import Record
 
 PLOTS = (".png", ".svg", ".html")
 
@@ -66,35 +70,66 @@ def delivery(form: Format | None, output: Path | None, plot: Path | None, quiet:
 def deliver(record: Record, to: Delivery) -> None:
     """Writes the report, the plot, and a table for people if the report went to a file."""
     from pamx.bench.formats import as_text
+    from pamx.bench.plot import draw
+    from pamx.cli.bench.layout import laid_out
+
+    _hand_over(
+        to,
+        lambda width, styled: laid_out(record, width, styled=styled, explained=not to.quiet),
+        lambda form: as_text(record, form, definitions=not to.quiet),
+        lambda path: draw(record, path),
+    )
+
+
+def deliver_comparison(found: Comparison, to: Delivery) -> None:
+    """The same for two records side by side."""
+    from pamx.bench.formats import comparison_as_text
+    from pamx.bench.plot import draw_comparison
+    from pamx.cli.bench.layout import drawn, sentences
+
+    notes = found.notes(definitions=not to.quiet)
+
+    def table(width: int, styled: bool) -> str:
+        return "\n".join([drawn(found.table(), width, styled), *sentences(notes, width), ""])
+
+    _hand_over(
+        to,
+        table,
+        lambda form: comparison_as_text(found, form, definitions=not to.quiet),
+        lambda path: draw_comparison(found, path),
+    )
+
+
+def _hand_over(
+    to: Delivery,
+    table: Callable[[int, bool], str],
+    text: Callable[[str], str],
+    draw: Callable[[Path], None],
+) -> None:
+    """Writes what was asked for.
+
+    Args:
+        table: Of a width, styled or not.
+        text: In one of the forms for programs.
+        draw: Writes the plot.
+    """
     from pamx.bench.record import write_whole
+    from pamx.cli.bench.layout import PIPED, table_width
 
     failed: PamxError | None = None
+    people = to.form is Format.TABLE
     if to.output is not None:
-        text = table(record, to.quiet, None) if to.form is Format.TABLE else None
         try:
-            if text is None:
-                text = as_text(record, to.form.value, definitions=not to.quiet)
-            write_whole(to.output, text)
+            write_whole(to.output, table(PIPED, False) if people else text(to.form.value))
             say(f"Written to {to.output}.")
         except PamxError as error:  # the table comes first: it may be all that is left
             failed = error
     if to.plot is not None:
-        from pamx.bench.plot import draw
-
-        draw(record, to.plot)
+        draw(to.plot)
         say(f"Drawn in {to.plot}.")
-    if to.output is not None or to.form is Format.TABLE:
-        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
-        write(table(record, to.quiet, width))
+    if people or to.output is not None:
+        write(table(table_width(), styled(sys.stdout)))
     else:
-        write(as_text(record, to.form.value, definitions=not to.quiet))
+        write(text(to.form.value))
     if failed is not None:
         raise failed
-
-
-def table(record: Record, quiet: bool, width: int | None) -> str:
-    """For a terminal of this width; None: for a pipe or a file, with everything."""
-    from pamx.cli.bench.layout import WIDE, laid_out
-
-    colours = width is not None and styled(sys.stdout)
-    return laid_out(record, width or WIDE, styled=colours, definitions=not quiet)

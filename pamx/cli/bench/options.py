@@ -38,7 +38,7 @@ Partitions = Annotated[
         "--partition",
         metavar="LIST",
         help="Tokens of context that attention takes at a time, to be compared: auto (what pamx "
-        f"chooses), numbers, or {_NUMBERS}.",
+        f"chooses), numbers, or {_NUMBERS}. Multiples of 16, and of the page size.",
     ),
 ]
 BlockSizes = Annotated[
@@ -88,8 +88,9 @@ Time = Annotated[
         "--time",
         min=0.0,
         metavar="SECONDS",
-        help="Stop repeating after this long, loading aside. It is split over workloads; of each "
-        "at least three blocks, six samples of every arm, are always measured.",
+        help="Stop after this long, loading aside. It is split over workloads by their size; "
+        "one that it has no room for is not measured, and fewer than six samples of each arm give "
+        "no verdict. Only the first workload gets one sample of each arm in any case.",
         callback=options.finite,
     ),
 ]
@@ -99,7 +100,7 @@ Precision = Annotated[
         min=0.1,
         max=100.0,
         metavar="PERCENT",
-        help="Stop repeating before that where intervals reach no further than this.",
+        help="Stop repeating before --time is over where intervals reach no further than this.",
         callback=options.finite,
     ),
 ]
@@ -116,7 +117,8 @@ Kernel = Annotated[
     bool,
     typer.Option(
         "--kernel",
-        help="Measure the attention call alone, against this machine's copy and read bandwidth.",
+        help="Measure the attention call alone, beside this machine's plain read and copy of as "
+        "many bytes.",
     ),
 ]
 Heads = Annotated[

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 import time
 
-from pamx.cli.terminal import is_terminal, printable
+from pamx.cli.terminal import is_terminal, note, printable
 
 
 class Progress:
     """Overwrites its line between samples: nothing refreshes while something is measured."""
 
     def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
         self._shown = not quiet and is_terminal(sys.stderr)
         self._begin = time.monotonic()
 
@@ -25,3 +26,9 @@ class Progress:
         if self._shown:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+    def tell(self, text: str) -> None:
+        """A line that stays, in a pipe too."""
+        if not self._quiet:
+            self.clear()
+            note(text)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 from pamx.cli.doctor.row import Row, Status
 from pamx.errors import PamxError
+from pamx.native.partitions import against_partition
+from pamx.switches import is_clear
 
 
 def _threads() -> None:
@@ -41,14 +43,11 @@ def _partition() -> None:
         raise PamxError(
             f"PAMX_FORCE_PARTITION is {text!r}, not a number of tokens.", "Correct or unset it."
         )
+    if text and int(text) and (why := against_partition(int(text), _BLOCK_SIZE)):
+        raise PamxError(f"PAMX_FORCE_PARTITION is {text}, but {why}.", "Correct or unset it.")
 
 
-def _blas() -> None:
-    if os.environ.get("PAMX_BLAS", "") not in ("", "0", "1"):
-        raise PamxError(
-            f"PAMX_BLAS is {os.environ['PAMX_BLAS']!r}, neither 0 nor 1.", "Correct or unset it."
-        )
-
+_BLOCK_SIZE = 16  # of pages, unless one asks otherwise
 
 # Each raises a PamxError if the variable is wrong; what it stops then is in the status.
 _CHECKED: dict[str, tuple[Status, Callable[[], None]]] = {
@@ -57,10 +56,11 @@ _CHECKED: dict[str, tuple[Status, Callable[[], None]]] = {
     "PAMX_NUM_THREADS": ("warn", _threads),
     "PAMX_CPU_ISA": ("warn", _isa),
     "PAMX_FORCE_PARTITION": ("fail", _partition),
-    "PAMX_BLAS": ("warn", _blas),
 }
-_SWITCHES = ("PAMX_DEBUG", "PAMX_NO_NATIVE", "PAMX_WERROR")
-_FAMILY = "PAMX_DISABLE_"  # one for each path that can be switched off
+_SWITCHES = (
+    *("PAMX_BLAS", "PAMX_DEBUG", "PAMX_NO_NATIVE", "PAMX_WERROR"),
+    *("PAMX_DISABLE_NATIVE", "PAMX_DISABLE_GQA_DECODE", "PAMX_DISABLE_NAX"),
+)
 
 
 def check_environment() -> Row:
@@ -72,8 +72,14 @@ def check_environment() -> Row:
         try:
             if name in _CHECKED:
                 _CHECKED[name][1]()
-            elif name not in _SWITCHES and not name.startswith(_FAMILY):
+            elif name not in _SWITCHES:
                 raise PamxError(f"pamx reads no variable {name}.", _meant(name))
+            elif not is_clear(name):
+                raise PamxError(
+                    f"{name} is {found[name]!r}, neither 0, false, no, off nor 1, true, yes, on: "
+                    "it counts as on.",
+                    "Say 1 or 0, or unset it.",
+                )
         except PamxError as error:
             wrong.append(error.message)
             fixes.append(error.hint if name in error.hint else f"{name}: {error.hint}")
@@ -88,6 +94,6 @@ def check_environment() -> Row:
 
 
 def _meant(name: str) -> str:
-    known = [*_CHECKED, *_SWITCHES, "PAMX_DISABLE_NATIVE"]
+    known = [*_CHECKED, *_SWITCHES]
     near = difflib.get_close_matches(name, known, 1)
     return f"Did you mean {near[0]}? Else unset it." if near else "Unset it."
