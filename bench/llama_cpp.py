@@ -238,6 +238,8 @@ def main() -> None:
     parser.add_argument("--gguf", type=Path, help="a model; default: pamx's default model")
     parser.add_argument("--second", action="store_true", help="the random 1B model")
     parser.add_argument("--only", default=",".join(PARTS))
+    parser.add_argument("--depths", default=",".join(map(str, DEPTHS)), help="contexts of decode")
+    parser.add_argument("--prompts", default=",".join(map(str, PROMPTS)), help="lengths of prefill")
     parser.add_argument("--compute", help="pamx's arithmetic; default: its own choice")
     parser.add_argument("--mlx-lm-tokens", type=int, default=8)
     parser.add_argument("--mlx-lm-prefill", type=int, default=512)
@@ -247,6 +249,7 @@ def main() -> None:
     if unknown := set(parts) - set(PARTS):
         parser.error(f"--only knows {', '.join(PARTS)}, not {', '.join(unknown)}")
 
+    depths, prompts = ([int(n) for n in text.split(",")] for text in (args.depths, args.prompts))
     os.environ["PAMX_NUM_THREADS"] = str(args.threads)
     gguf = args.gguf or (random_gguf.write(random_gguf.FILE) if args.second else default_gguf())
     options = {} if args.compute is None else {"compute": args.compute}
@@ -258,7 +261,7 @@ def main() -> None:
     arm.prefill(64)
     arm.decode(16, 8)
     for number in range(args.rounds):
-        for depth in DEPTHS if "decode" in parts else ():
+        for depth in depths if "decode" in parts else ():
             behind = min(depth, deepest)
             figures.take(
                 number,
@@ -269,7 +272,7 @@ def main() -> None:
                     "mlx-lm": lambda d=behind: mlx_lm.decode(d, args.mlx_lm_tokens),
                 },
             )
-        for length in PROMPTS if "prefill" in parts else ():
+        for length in prompts if "prefill" in parts else ():
             arms = {
                 "llama.cpp": lambda n=length: llama_cpp.prefill(n),
                 "pamx": lambda n=length: arm.prefill(n),
