@@ -78,8 +78,8 @@ def bench(
 
     Every context with every batch is a workload, and every way to run it an arm: partitions,
     page sizes, KV types, other programs. All arms of a workload take turns in mirrored, random
-    order, each in a process of its own that loads once; what they answer is compared token for
-    token before a figure is shown. Figures come with intervals, comparisons with a verdict. The
+    order, each program in a process of its own that loads once; what they answer is compared token
+    for token before a figure is shown. Figures come with intervals, comparisons with a verdict. The
     first arm is measured twice, to show how far equal arms lie apart.
 
     \b
