@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from pamx.engine.steps import CLEAR_EVERY, not_numbers
 from pamx.engine.swap_policy import SwapPolicy
 from pamx.engine.text import TextStream
 from pamx.errors import OutOfBlocksError, PamxError, RequestError
+from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
 from pamx.kv.prefix_index import PrefixIndex
 from pamx.kv.swap import SwapSpace
@@ -191,7 +193,12 @@ class BatchEngine(Closing):
         self._numbers = itertools.count()
         self._running: _Running | None = None
         self._totals = _Totals()
-        self._closed_out: list[Output] = []
+        self._news: list[Output] = []  # for the next step to return
+        self._broken_off = False
+        # Also for a batch that nobody closes: its pages would be lost to the others.
+        self._give_back = weakref.finalize(
+            self, _give_back, paged.manager, self._scheduler, self._index, self._swap
+        )
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -207,6 +214,8 @@ class BatchEngine(Closing):
             )
         if self._closed:
             raise RequestError("This batch is closed.", "Start another one.")
+        if self._broken_off:
+            raise RequestError("A step of this batch was broken off.", "Start another one.")
         check_ids(request.prompt, self._vocabulary)
         limit = self._context - len(request.prompt)
         if limit < 1:
@@ -225,11 +234,11 @@ class BatchEngine(Closing):
     def cancel(self, request_id: str) -> None:
         """Ends a request's answers; what they have so far comes with the next step's outputs."""
         for answer in [a for a in self._answers.values() if a.request.id == request_id]:
-            self._closed_out += self._end_early(answer)
+            self._news += self._end_early(answer)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._answers or self._closed_out)
+        return bool(self._answers or self._news)
 
     def _new_answer(
         self, request: Request, index: int, tokens: list[int], limit: int, number: int
@@ -255,19 +264,49 @@ class BatchEngine(Closing):
     # ---- steps ----------------------------------------------------------------------------------
 
     def step(self) -> list[Output]:
-        """Queues the next step and returns what the one before it brought."""
-        outputs, self._closed_out = self._closed_out, []
-        if self._running is not None and not self._can_look_ahead():
-            outputs += self._settle()
-        plan = self._scheduler.schedule()
-        if self._running is None and self._scheduler.is_stuck(plan):
-            outputs += self._give_up(self._scheduler.first_in_line)
-        queued = self._launch(plan) if plan.chunks or plan.swap_out or plan.swap_in else None
-        outputs += self._settle()
-        self._running = queued
+        """Queues the next step and returns what the one before it brought.
+
+        Whatever is raised here, Ctrl-C included, breaks the batch off: the next step gives each
+        unfinished answer an error, and nothing more can be submitted.
+        """
+        if not self._broken_off:
+            try:
+                self._advance()
+            except BaseException:
+                self._break_off()
+                raise
+        outputs, self._news = self._news, []
         return outputs
 
-    def _give_up(self, sequence: Sequence) -> list[Output]:
+    def _advance(self) -> None:
+        if self._running is not None and not self._can_look_ahead():
+            self._settle()
+        plan = self._scheduler.schedule()
+        if self._running is None and self._scheduler.is_stuck(plan):
+            self._give_up(self._scheduler.first_in_line)
+        queued = self._launch(plan) if plan.chunks or plan.swap_out or plan.swap_in else None
+        self._settle()
+        self._running = queued
+
+    def _break_off(self) -> None:
+        """Ends everything: what was planned for a step that broke off may not be computed."""
+        self._broken_off = True
+        self._running = None
+        error = PamxError(
+            "A step of the batch was broken off, and this answer with it.",
+            "Submit its request to another batch.",
+        )
+        for answer in self._answers.values():
+            self._scheduler.drop(answer.sequence)
+            self._swap.drop(answer.sequence.id)
+            for index in (answer.index, *self._unforked(answer)):
+                self._news.append(Output(answer.request.id, index, "", error=error))
+        self._answers.clear()
+        self._requests.clear()
+        if self._index is not None:
+            self._index.clear()
+
+    def _give_up(self, sequence: Sequence) -> None:
         """Ends an answer that cannot have pages because others than this engine hold them."""
         manager = self._paged.manager
         needed = manager.blocks_for(sequence.length)
@@ -278,7 +317,7 @@ class BatchEngine(Closing):
             "Close them, or load the model with a larger context.",
         )
         ends = self._end_early(self._answers[sequence])
-        return [replace(end, completion=None, error=error) for end in ends]
+        self._news += [replace(end, completion=None, error=error) for end in ends]
 
     def _can_look_ahead(self) -> bool:
         """Whether the next step can be queued without knowing this one's tokens."""
@@ -415,25 +454,23 @@ class BatchEngine(Closing):
 
     # ---- results --------------------------------------------------------------------------------
 
-    def _settle(self) -> list[Output]:
+    def _settle(self) -> None:
         """Takes in the running step's tokens."""
         running, self._running = self._running, None
         if running is None:
-            return []
+            return
         tokens: Any = running.tokens.tolist()
         now = time.perf_counter()
         self._policy.observe(running.num_tokens, now - running.begin)
-        outputs: list[Output] = []
         for answer, token in zip(running.answers, tokens, strict=True):
             if answer.sequence.status is Status.FINISHED:
                 continue
             if bool(running.broken.get(answer, False)):
                 end = self._end(answer, "cancelled")
-                outputs.append(replace(end, completion=None, error=not_numbers()))
+                self._news.append(replace(end, completion=None, error=not_numbers()))
             else:
                 lp = _read_logprobs(running.logprobs.get(answer))
-                outputs += self._take(answer, int(token), lp, now)
-        return outputs
+                self._news += self._take(answer, int(token), lp, now)
 
     def _take(
         self, answer: _Answer, token: int, logprobs: Logprobs | None, now: float
@@ -459,10 +496,14 @@ class BatchEngine(Closing):
 
     def _end_early(self, answer: _Answer) -> list[Output]:
         """Ends an answer, and with it those that would have been forked from it."""
-        forked = answer.index > 0 or answer.sequence.length > answer.sequence.prompt_len
+        others = self._unforked(answer)
         end = self._end(answer, "cancelled")
-        others = range(1, 1 if forked else answer.request.n)
         return [end, *(replace(end, index=index) for index in others)]
+
+    def _unforked(self, answer: _Answer) -> range:
+        """Indices of the answers that are still to be forked from this one."""
+        forked = answer.index > 0 or answer.sequence.length > answer.sequence.prompt_len
+        return range(1, 1 if forked else answer.request.n)
 
     def _output(self, answer: _Answer, text: str, token: int, logprobs: Logprobs | None) -> Output:
         return Output(answer.request.id, answer.index, text, token, logprobs)
@@ -510,12 +551,21 @@ class BatchEngine(Closing):
             self._running = None
         for answer in list(self._answers.values()):
             self._end(answer, "cancelled")
-        self._closed_out.clear()
-        if self._index is not None and not self._closed:
-            self._paged.manager.remove_reclaimer(self._index.evict)
-            self._index.clear()
+        self._news.clear()
         self._closed = True
-        self._swap.close()
+        self._give_back()
+
+
+def _give_back(
+    manager: BlockManager, scheduler: Scheduler, index: PrefixIndex | None, swap: SwapSpace
+) -> None:
+    """Returns all that a batch holds of the pool."""
+    for sequence in (*scheduler.running, *scheduler.waiting):
+        scheduler.drop(sequence)
+    if index is not None:
+        manager.remove_reclaimer(index.evict)
+        index.clear()
+    swap.close()
 
 
 def _logprobs(logits: mx.array, token: mx.array, count: int) -> tuple[mx.array, mx.array, mx.array]:

@@ -168,6 +168,14 @@ class Scheduler:
         self._close(sequence)
         sequence.status = Status.FINISHED
 
+    def drop(self, sequence: Sequence) -> None:
+        """Takes a sequence out whatever it is in the middle of; none of it stays findable."""
+        for queue in (self.running, self.waiting):
+            if sequence in queue:
+                queue.remove(sequence)
+        sequence.table.close()
+        sequence.status = Status.FINISHED
+
     # ---- one round ------------------------------------------------------------------------------
 
     def schedule(self) -> Plan:

@@ -58,7 +58,7 @@ class BlockManager:
         """
         if count < 0:
             raise ValueError(f"cannot allocate {count} blocks")
-        for reclaim in self._reclaimers:
+        for reclaim in tuple(self._reclaimers):  # a collected batch takes its own out
             if count > len(self._free):
                 reclaim(count - len(self._free))
         if count > len(self._free):

@@ -122,10 +122,14 @@ class PrefixIndex:
         """Gives up to `count` blocks that only the index holds back to the pool."""
         unused = (k for k, e in self._entries.items() if self._manager.references(e.block) == 1)
         evicted = list(islice(unused, max(count, 0)))
-        self._manager.release([self._entries.pop(key).block for key in evicted])
+        gone = [self._entries.pop(key, None) for key in evicted]
+        self._manager.release([entry.block for entry in gone if entry is not None])
         return len(evicted)
 
     def clear(self) -> None:
-        """Forgets everything; blocks that sequences hold stay theirs."""
-        self._manager.release([entry.block for entry in self._entries.values()])
-        self._entries.clear()
+        """Forgets everything; blocks that sequences hold stay theirs.
+
+        May come at any moment of another method, when a batch is collected.
+        """
+        entries, self._entries = self._entries, OrderedDict()
+        self._manager.release([entry.block for entry in entries.values()])

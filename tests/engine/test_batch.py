@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +303,82 @@ def test_every_sample_of_a_cancelled_request_is_reported(
                 outputs += batch.step()
             ends = [o.index for o in outputs if o.completion]
             assert sorted(ends) == [0, 1, 2], steps
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 5, 8, 13, 21])
+@pytest.mark.parametrize("place", ["forward", "copy", "draw", "settle"])
+def test_a_step_that_breaks_off_loses_no_answer_and_gives_no_wrong_one(
+    paged: PagedModel,
+    tokenizer: TokenizerWrapper,
+    requests: list[Request],
+    solo: Tokens,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    call: int,
+) -> None:
+    """As Ctrl-C does, between any two things that a step does."""
+    some = requests[:8]
+    calls = 0
+
+    def breaking(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*args: Any, **more: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == call:
+                raise KeyboardInterrupt
+            return inner(*args, **more)
+
+        return wrapper
+
+    with BatchEngine(paged, tokenizer, 4096, max_seqs=4) as batch:
+        owner, name = {
+            "forward": (paged, "forward"),
+            "copy": (paged.pool, "copy"),
+            "draw": (batch, "_draw"),
+            "settle": (batch, "_take"),
+        }[place]
+        monkeypatch.setattr(owner, name, breaking(getattr(owner, name)))
+        for request in some:
+            batch.submit(request)
+        ends: list[Output] = []
+        broken = 0
+        for _ in range(2000):
+            if not batch.has_work:
+                break
+            try:
+                ends += [o for o in batch.step() if o.completion or o.error]
+            except KeyboardInterrupt:
+                broken += 1
+                with pytest.raises(RequestError, match="broken off"):
+                    batch.submit(replace(some[0], id="another"))
+        assert not batch.has_work
+        assert broken == 1
+        assert sorted(o.request_id for o in ends) == sorted(r.id for r in some)
+        for end in ends:
+            if end.completion:
+                assert end.completion.tokens == solo[end.request_id, end.index]
+            else:
+                assert "broken off" in str(end.error)
+        assert any(end.error for end in ends)
+        assert paged.manager.num_used == 0
+    monkeypatch.undo()
+    again, _ = run(paged, tokenizer, some)
+    assert again == {key: tokens for key, tokens in solo.items() if key in again}
+
+
+def test_a_batch_that_nobody_closes_gives_its_pages_back(
+    paged: PagedModel, tokenizer: TokenizerWrapper
+) -> None:
+    free = paged.manager.num_free
+    for number in range(3):
+        batch = BatchEngine(paged, tokenizer, 4096)
+        batch.submit(Request("left", [5 + number] * 70, max_tokens=100))
+        for _ in range(3):
+            batch.step()
+        assert paged.manager.num_free < free
+        del batch
+        gc.collect()
+        assert paged.manager.num_free == free
 
 
 def test_pages_that_somebody_else_holds_are_an_error_and_no_hang(
