@@ -11,6 +11,18 @@ import pytest
 from pamx.switches import is_clear, switched_on
 
 
+def printed(code: str, **environment: str) -> str:
+    """What a fresh Python prints that runs `code`."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
 @pytest.mark.parametrize(
     ("value", "on", "clear"),
     [
@@ -26,24 +38,10 @@ def test_a_switch(monkeypatch: pytest.MonkeyPatch, value: str, on: bool, clear: 
     assert switched_on("PAMX_DEBUG", unset=True) is (on or value == "")
     assert is_clear("PAMX_DEBUG") is clear
     read = "from pamx.native.gpu_plan import overrides_here as o; print(o().disable_nax)"
-    done = subprocess.run(
-        [sys.executable, "-c", read],
-        env=os.environ | {"PAMX_DISABLE_NAX": value},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == f"{on}\n"
+    assert printed(read, PAMX_DISABLE_NAX=value) == f"{on}\n"
 
 
 @pytest.mark.parametrize(("value", "mode"), [("false", "native"), ("0", "native"), ("on", "mlx")])
 def test_the_library_is_switched_off_by_a_yes_alone(value: str, mode: str) -> None:
     code = "from pamx.attention.backend import choose_backend as c; print(c().name)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PAMX_DISABLE_NATIVE": value},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.startswith(mode)
+    assert printed(code, PAMX_DISABLE_NATIVE=value).startswith(mode)

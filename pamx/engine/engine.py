@@ -53,7 +53,7 @@ class AttentionStatus:
 class Engine(Closing):
     """A model, its pages, and what answers requests with them.
 
-    Make one with `pamx.load`. Closing it restores the mlx-lm model.
+    Make one with `pamx.load`. Closing it restores the mlx-lm model. It is for one thread at a time.
 
     Attributes:
         model: The mlx-lm model.

@@ -41,7 +41,60 @@ class Norm:
     bias: mx.array | None = None
 
 
-class AttentionBlock:
+class _PagedBlock:
+    """What an attention block and a whole layer have in common: the call."""
+
+    _call: Callable[..., int]
+
+    def __call__(
+        self,
+        x: mx.array,
+        batch: NativeBatch,
+        key_pool: mx.array,
+        value_pool: mx.array,
+        window: int | None = None,
+    ) -> tuple[mx.array, mx.array, mx.array]:
+        """Runs the block on a step's tokens.
+
+        Args:
+            x: [1, tokens, width] or [tokens, 1, width].
+            batch: The step's sequences.
+            key_pool: [num_blocks, block_size, kv_heads, head_dim].
+            value_pool: [num_blocks, block_size, kv_heads, v_dim].
+            window: None for none; else a query sees this many positions, its own included.
+
+        Returns:
+            The output in x's shape and dtype, and the two pools to use from now on; they share
+            the buffers of the pools given.
+        """
+        # Once a layer of every token: each call that is saved here counts.
+        array = mx.array
+        if not (
+            isinstance(x, array) and isinstance(key_pool, array) and isinstance(value_pool, array)
+        ):
+            raise TypeError(
+                f"x, key_pool and value_pool must be mlx.core.arrays, not {type(x).__name__}, "
+                f"{type(key_pool).__name__} and {type(value_pool).__name__}"
+            )
+        native = library()
+        blank = native.blank
+        out, keys, values = blank(), blank(), blank()
+        status = self._call(
+            batch.handle,
+            window or 0,
+            id(x),
+            id(key_pool),
+            id(value_pool),
+            id(out),
+            id(keys),
+            id(values),
+        )
+        if status:
+            check(native, status)
+        return out, keys, values
+
+
+class AttentionBlock(_PagedBlock):
     """The attention half of a layer, on a paged KV cache.
 
     Its output is x + residual_scale * output_norm(O(attend(q, k, v))), where q, k and v are
@@ -112,31 +165,8 @@ class AttentionBlock:
         self.handle: Any = native.ffi.gc(handle[0], native.lib.pamx_attention_block_free)
         self._call = functools.partial(native.lib.pamx_attention_block_apply, self.handle)
 
-    def __call__(
-        self,
-        x: mx.array,
-        batch: NativeBatch,
-        key_pool: mx.array,
-        value_pool: mx.array,
-        window: int | None = None,
-    ) -> tuple[mx.array, mx.array, mx.array]:
-        """Runs the block on a step's tokens.
 
-        Args:
-            x: [1, tokens, width] or [tokens, 1, width].
-            batch: The step's sequences.
-            key_pool: [num_blocks, block_size, kv_heads, head_dim].
-            value_pool: [num_blocks, block_size, kv_heads, v_dim].
-            window: None for none; else a query sees this many positions, its own included.
-
-        Returns:
-            The output in x's shape and dtype, and the two pools to use from now on; they share
-            the buffers of the pools given.
-        """
-        return _apply(self._call, x, batch, key_pool, value_pool, window)
-
-
-class LayerBlock:
+class LayerBlock(_PagedBlock):
     """A whole layer: an attention block, then an MLP block of the same width on what it gave.
 
     One operation instead of two, with the same bits.
@@ -145,50 +175,6 @@ class LayerBlock:
     def __init__(self, attention: AttentionBlock, mlp: MlpBlock) -> None:
         native = library()
         self._call = functools.partial(native.lib.pamx_layer_apply, attention.handle, mlp.handle)
-
-    def __call__(
-        self,
-        x: mx.array,
-        batch: NativeBatch,
-        key_pool: mx.array,
-        value_pool: mx.array,
-        window: int | None = None,
-    ) -> tuple[mx.array, mx.array, mx.array]:
-        """Runs the layer on a step's tokens; arguments and results as AttentionBlock's."""
-        return _apply(self._call, x, batch, key_pool, value_pool, window)
-
-
-def _apply(
-    call: Callable[..., int],
-    x: mx.array,
-    batch: NativeBatch,
-    key_pool: mx.array,
-    value_pool: mx.array,
-    window: int | None,
-) -> tuple[mx.array, mx.array, mx.array]:
-    # Once a layer of every token: each call that is saved here counts.
-    array = mx.array
-    if not (isinstance(x, array) and isinstance(key_pool, array) and isinstance(value_pool, array)):
-        raise TypeError(
-            f"x, key_pool and value_pool must be mlx.core.arrays, not {type(x).__name__}, "
-            f"{type(key_pool).__name__} and {type(value_pool).__name__}"
-        )
-    native = library()
-    blank = native.blank
-    out, keys, values = blank(), blank(), blank()
-    status = call(
-        batch.handle,
-        window or 0,
-        id(x),
-        id(key_pool),
-        id(value_pool),
-        id(out),
-        id(keys),
-        id(values),
-    )
-    if status:
-        check(native, status)
-    return out, keys, values
 
 
 class MlpBlock:

@@ -8,7 +8,7 @@ from typing import Any
 
 from metal.attention_case import Run
 from metal.covering import Row
-from metal.tiled_runs import LENGTHS, WINDOWS, run_of
+from metal.tiled_runs import row_of, run_of
 from pamx.native.launch import Kernel
 
 TOKENS = 4  # of a work row of mla_prefill
@@ -36,18 +36,11 @@ def runs_of(
         first: Seed of the first; lengths, heads and layouts take turns by it.
     """
     for n, (partition, block_size, window, softcap, sinks) in enumerate(features, first):
-        row = {
+        row = row_of(n, block_size, window, softcap, sinks) | {
             "dims": (sum(size), size[0]),
             "dtypes": dtypes,
             "heads": HEADS[n % len(HEADS)],
             "kv_heads": 1,
-            "block_size": block_size,
-            "window": WINDOWS[1 + n % 4] if window else None,
-            "softcap": softcap,
-            "sinks": sinks,
-            "lengths": LENGTHS[n % len(LENGTHS)],
-            "by_head": n % 7 == 0,
-            "order": n % 4,
         }
         yield decode_run(row | {"partition": partition}, n)
         if not partition:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from metal.attention_case import FLOAT_ERROR, Run
 from metal.covering import Row
 from metal.formats import ROUNDING
-from metal.tiled_runs import LENGTHS, WINDOWS, heads_of, run_of
+from metal.tiled_runs import heads_of, row_of, run_of
 from pamx.native.launch import Kernel
 
 TOKENS = 64  # of a work row
@@ -37,15 +37,8 @@ def runs_of(
         first: Seed of the first; lengths and layouts take turns by it.
     """
     for n, (block_size, window, softcap, sinks, group) in enumerate(features, first):
-        row = {
+        row = row_of(n, block_size, window, softcap, sinks) | {
             "dims": (dim, dim),
             "dtypes": dtypes,
-            "block_size": block_size,
-            "window": WINDOWS[1 + n % 4] if window else None,
-            "softcap": softcap,
-            "sinks": sinks,
-            "lengths": LENGTHS[n % len(LENGTHS)],
-            "by_head": n % 7 == 0,
-            "order": n % 4,
         }
         yield nax_run(row, group, 1 + n % 2, n)

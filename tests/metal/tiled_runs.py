@@ -45,6 +45,19 @@ def run_of(kernel: Kernel, row: Row, tokens: int, seed: int = 0, error: float = 
 AXES: dict[str, list[Any]] = FEATURES | {"lengths": LENGTHS}
 
 
+def row_of(n: int, block_size: int, window: bool, softcap: float, sinks: bool) -> Row:
+    """The n-th row with these features; which window, lengths and layout takes turns by n."""
+    return {
+        "block_size": block_size,
+        "window": WINDOWS[1 + n % 4] if window else None,
+        "softcap": softcap,
+        "sinks": sinks,
+        "lengths": LENGTHS[n % len(LENGTHS)],
+        "by_head": n % 7 == 0,
+        "order": n % 4,
+    }
+
+
 # ---- what holds for each of them ----------------------------------------------------------------
 
 

@@ -8,20 +8,13 @@
 #include "core/batch.hpp"
 #include "cpu/block/attention_block.hpp"
 #include "cpu/block/mlp_block.hpp"
+#include "expect.hpp"
 
 namespace {
 
 using namespace pamx::cpu;
 using pamx::Dtype;
 using Vector = std::vector<float>;
-
-int failures = 0;
-
-void expect(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "FAILED: %s\n", what);
-  ++failures;
-}
 
 std::mt19937 generator(11);
 

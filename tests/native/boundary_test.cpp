@@ -8,16 +8,9 @@
 
 #include "core/status.hpp"
 #include "cpu/linear/linear.hpp"
+#include "expect.hpp"
 
 namespace {
-
-int failures = 0;
-
-void expect(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "FAILED: %s\n", what);
-  ++failures;
-}
 
 // Draws numbers that are often an ordinary one, often an edge, and seldom anything else.
 class Numbers {

@@ -18,6 +18,7 @@
 #include "cpu/attention/attention.hpp"
 #include "cpu/isa/isa.hpp"
 #include "cpu/worker_pool.hpp"
+#include "expect.hpp"
 
 // Other files' checks; each returns how many failed.
 int check_fused_blocks();
@@ -27,14 +28,6 @@ int check_small_operations();
 int check_under_noise();
 
 namespace {
-
-int failures = 0;
-
-void expect(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "FAILED: %s\n", what);
-  ++failures;
-}
 
 struct Geometry {
   int32_t heads, kv_heads, k_dim, v_dim, block_size, window;

@@ -12,6 +12,7 @@
 
 #include "core/status.hpp"
 #include "cpu/worker_pool.hpp"
+#include "expect.hpp"
 
 namespace {
 
@@ -20,14 +21,6 @@ using pamx::cpu::Compute;
 using pamx::cpu::Gate;
 using pamx::cpu::Matrix;
 using pamx::cpu::MatrixFormat;
-
-int failures = 0;
-
-void expect(bool condition, const std::string& what) {
-  if (condition) return;
-  std::fprintf(stderr, "FAILED: %s\n", what.c_str());
-  ++failures;
-}
 
 struct Weights {
   Matrix matrix;

@@ -7,18 +7,12 @@
 #include <random>
 #include <vector>
 
+#include "expect.hpp"
+
 namespace {
 
 using namespace pamx::cpu;
 using pamx::Dtype;
-
-int failures = 0;
-
-void expect(bool condition, const char* what) {
-  if (condition) return;
-  std::fprintf(stderr, "FAILED: %s\n", what);
-  ++failures;
-}
 
 std::vector<float> normal(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
