@@ -153,9 +153,21 @@ class Program:
             raise self._unknown(found)
         return found
 
-    def run(self, number: int, requests: Sequence[dict[str, Any]], settings: Any) -> Outcome:
-        """Runs requests that are submitted together."""
+    def run(
+        self,
+        number: int,
+        requests: Sequence[dict[str, Any]],
+        settings: Any,
+        *,
+        warm_up: bool = False,
+    ) -> Outcome:
+        """Runs requests that are submitted together.
+
+        Args:
+            warm_up: Whether nobody looks at the times: a program may take pains to tell its memory.
+        """
         question = {"type": "run", "id": number, "requests": list(requests), "settings": settings}
+        question["warm_up"] = warm_up
         begin = time.perf_counter()
         self._say(question)
         times: list[list[float]] = [[] for _ in requests]

@@ -34,11 +34,11 @@ class MlxLm:
 
     def run(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         requests = question["requests"]
+        peak_memory = memory.watch() if question.get("warm_up") else None
         gc.collect()
-        memory.begin()
         run = self._alone if len(requests) == 1 and not requests[0].get("at") else self._together
         tokens, times = run(requests)
-        peak, counted = memory.peak()
+        peak, counted = peak_memory() if peak_memory else (None, None)
         yield from token_lines(tokens, times)
         yield {
             "type": "done",

@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pamx.bench import text
 from pamx.bench.programs import dispatch, facts, memory
 from pamx.bench.programs.arrivals import drive
@@ -18,11 +20,14 @@ from pamx.bench.programs.serving import serve, token_lines
 from pamx.errors import RequestError
 
 if TYPE_CHECKING:
+    import mlx.core as mx
+
     from pamx.engine import Engine
     from pamx.substitute.paged_model import PagedModel
 
-# What the engine's own pool holds: every workload gets pages of its own.
+# What the engine's own pool holds: every sample gets pages of its own.
 _OWN_POOL = 64
+_SYSTEM_PAGE = 4096  # bytes
 
 
 def room_for(context: int, block_size: int) -> int:
@@ -33,8 +38,6 @@ def room_for(context: int, block_size: int) -> int:
 class PamxEngine:
     def __init__(self) -> None:
         self._engine: Engine | None = None
-        self._pages: dict[tuple[int, str], PagedModel] = {}
-        self._workload: tuple[Any, ...] = ()
 
     @property
     def engine(self) -> Engine:
@@ -115,16 +118,17 @@ class PamxEngine:
 
         settings, asked = question["settings"], question["requests"]
         longest = max(len(r["prompt"]) + r["max_tokens"] for r in asked)
-        paged = self._on_pages(settings, longest, len(asked))
-        pool = paged.pool.nbytes
         requests = [
             Request(str(i), list(r["prompt"]), max_tokens=r["max_tokens"])
             for i, r in enumerate(asked)
         ]
         tokens: list[list[int]] = [[] for _ in asked]
         times: list[list[float]] = [[] for _ in asked]
+        warm_up = bool(question.get("warm_up"))
+        peak_memory = memory.watch() if warm_up else None
         gc.collect()
-        memory.begin()
+        paged = self._on_pages(settings, longest, len(asked))
+        pool = paged.pool.nbytes
         with (
             dispatch.watched(settings.get("partition")) as watch,
             BatchEngine(
@@ -153,7 +157,7 @@ class PamxEngine:
             drive(due, lambda i: batch.submit(requests[i]), lambda: batch.has_work, step)
             stats = batch.stats()
             ran = watch.ran()
-        peak, counted = memory.peak()
+        peak, counted = peak_memory() if peak_memory else (None, None)
         yield from token_lines(tokens, times)
         yield {
             "type": "done",
@@ -171,25 +175,32 @@ class PamxEngine:
         }
 
     def _on_pages(self, settings: dict[str, Any], longest: int, sequences: int) -> PagedModel:
-        """Pages for a workload; those of the workload before are given back."""
+        """Pages for one sample, all of them in memory before it begins.
+
+        Every sample has new ones: so none profits from where its pages happen to lie, and none
+        counts those of another.
+        """
         size, dtype = settings["block_size"], settings["kv_dtype"]
         tokens = settings.get("pool_tokens") or room_for(longest, size) * sequences
-        workload = (longest, sequences, settings.get("pool_tokens"))
-        if workload != self._workload:  # before new memory is asked for
-            self._workload = workload
-            self._pages.clear()
-            gc.collect()
-        if (size, dtype) not in self._pages:
-            self._pages[size, dtype] = self.paged.with_other_pages(
-                context=tokens, block_size=size, kv_dtype=dtype
-            )
-        return self._pages[size, dtype]
+        paged = self.paged.with_other_pages(context=tokens, block_size=size, kv_dtype=dtype)
+        for layer in paged.pool.layers:
+            for pages in (layer.keys, layer.values):
+                _touch(pages)
+        return paged
 
     def _encode(self, written: str) -> list[int]:
         return self.engine.tokens(written, raw=True)
 
     def _decode(self, ids: list[int]) -> str:
         return str(self.engine.tokenizer.decode(ids))
+
+
+def _touch(pages: mx.array) -> None:
+    """Has the system give all of the memory now: the first write would wait for it otherwise."""
+    import mlx.core as mx
+
+    held = np.asarray(pages.view(mx.uint8)).reshape(-1)
+    held[::_SYSTEM_PAGE] = 0
 
 
 def main() -> None:
