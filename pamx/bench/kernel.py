@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pamx.bench.measure import Cell, Patience, least_seconds, measure
+from pamx.bench.measure import Cell, Patience, measure, warm_up
 from pamx.bench.metrics import CALL
 from pamx.bench.program import Outcome, Program, ProgramRefusal
 from pamx.bench.record import Record
@@ -32,7 +32,7 @@ class KernelPlan:
     heads: tuple[int, int, int]
     workloads: Sequence[Workload]
     arms: Sequence[Arm]
-    seconds: float
+    seconds: float | None
     precision: float
     seed: int
     threads: int | None = None
@@ -94,37 +94,51 @@ def measure_kernel(
         progress, tell: as for `sweep`.
 
     Raises:
-        UnfitError: a workload does not fit into memory.
+        UnfitError: no workload fits into memory.
         ProgramError: the program failed.
     """
     with Program.built_in("attention_call", "the attention call") as program:
         progress("starting")
         said = program.hello("", "", plan.seed, {"threads": plan.threads})
         record["provenance"] |= {"library": said["library"], "heads": list(plan.heads)}
-        shapes = [_settings(plan, w, arm) for w in plan.workloads for arm in plan.arms]
-        try:
-            program.ask({"type": "fit", "shapes": shapes}, "fits")
-        except ProgramRefusal as error:
-            raise UnfitError(error.message, error.hint, "--context and --batch") from error
         done = {cell["workload"] for cell in record["cells"]}
         left = [w for w in plan.workloads if w.id not in done]
+        shapes = [_settings(plan, w, plan.arms[0]) for w in left]
+        reasons = program.ask({"type": "fit", "shapes": shapes}, "fits")["unfit"]
+        unfit = {w.id: why for w, why in zip(left, reasons, strict=True) if why}
+        if left and len(unfit) == len(left):
+            why = unfit[left[0].id]
+            raise UnfitError(why, "Ask for a smaller batch or context.", "--context and --batch")
+        able = [w for w in left if w.id not in unfit]
         # A sample repeats calls for as long as any other does, whatever the workload.
-        timetable = Timetable(plan.seconds, {w.id: 1.0 for w in left})
+        timetable = Timetable(plan.seconds, {w.id: 1.0 for w in able}, tell)
+
+        def report(text: str) -> None:
+            progress(timetable.words() + text)
+
         for workload in left:
-            if (share := timetable.share(workload)) is None:
+            if (why := unfit.get(workload.id)) is not None:
+                tell(f"{workload.id} does not fit, and is not measured. {why}")
+                _add(record, [Cell(arm, invalid=why) for arm in plan.arms], workload)
+                save(record)
                 continue
+            if not timetable.admits(workload):
+                continue
+
+            def run(arm: Arm, workload: Workload = workload) -> Outcome:
+                return _run(program, _settings(plan, workload, arm))
+
             with noted(record, workload.id, lambda: [program.pid]):
-                cells = measure(
+                cells = warm_up(workload, plan.arms, run, report)
+                measure(
+                    cells,
                     workload,
-                    plan.arms,
-                    lambda arm, w=workload: _run(program, _settings(plan, w, arm)),  # type: ignore[misc]
-                    Patience(share, plan.precision),
+                    run,
+                    Patience(timetable.share(workload, cells), plan.precision),
                     plan.seed,
-                    progress,
-                    tell,
+                    report,
                     decisive=(CALL,),
                 )
-            timetable.measured(workload, least_seconds(cells))
             _add(record, cells, workload)
             record["warnings"] += imprecise(cells, workload, plan.precision, (CALL,))
             save(record)

@@ -1,25 +1,26 @@
-"""One workload, all arms: warm-up, checks, mirrored blocks until the figures are narrow enough."""
+"""One workload, all arms: warm-up, checks, mirrored rounds until the figures are narrow enough."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from pamx.bench.metrics import DECISIVE, Metric
-from pamx.bench.order import blocks
+from pamx.bench.order import rounds
 from pamx.bench.outputs import compare_outputs
 from pamx.bench.program import Outcome, ProgramError, ProgramRefusal
 from pamx.bench.statistics import FEWEST, drift, paired_ratio, typical
 from pamx.bench.timing import RequestTiming
 from pamx.bench.workload import Arm, Workload
 
-# A block gives two pairs of samples.
-FEWEST_BLOCKS, MOST_BLOCKS = FEWEST // 2, 40
+# A round gives two pairs of samples.
+FEWEST_ROUNDS, MOST_ROUNDS = FEWEST // 2, 40
 # Before that, an interval may be narrow by chance.
-BLOCKS_TO_BE_NARROW = 4
+ROUNDS_TO_BE_NARROW = 4
 
 Run = Callable[[Arm], Outcome]
 
@@ -29,17 +30,17 @@ class Patience:
     """When a measurement ends.
 
     Attributes:
-        seconds: Most time for a workload, its warm-up included. One sample of every arm is always
-            taken; a block that would not be over in time is not begun.
+        seconds: Most time for the rounds of a workload. One sample of every arm is always taken; a
+            round that would not be over in time is not begun.
         precision: Half the width of an interval, relative, that is narrow enough.
         clock: Tells the time.
-        most_blocks: However much time is left.
+        most_rounds: However much time is left.
     """
 
     seconds: float
     precision: float
     clock: Callable[[], float] = time.monotonic
-    most_blocks: int = MOST_BLOCKS
+    most_rounds: int = MOST_ROUNDS
 
 
 @dataclass
@@ -57,91 +58,105 @@ class Cell:
     warm_up: float = 0.0  # seconds
 
     def figures(self, metric: str) -> list[float]:
-        """In the order of blocks and halves, so that arms' samples are pairs."""
+        """In the order of rounds and halves, so that arms' samples are pairs."""
         ordered = sorted(self.samples, key=lambda s: (s["block"], s["half"]))
         return [s["figures"][metric] for s in ordered if metric in s["figures"]]
 
 
-def measure(
+def warm_up(
     workload: Workload,
     arms: Sequence[Arm],
     run: Run,
-    patience: Patience,
-    seed: int,
     progress: Callable[[str], None] = lambda _: None,
-    tell: Callable[[str], None] = lambda _: None,
-    decisive: Sequence[Metric] = DECISIVE,
+    clock: Callable[[], float] = time.monotonic,
+    unfit: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Cell]:
-    """Measures every arm that can run the workload.
+    """Runs every arm once, and compares what they answer with the first that can be measured.
 
     Args:
         progress: Told what is done now.
-        tell: Told what a person should know before it is done.
-        decisive: What must be known narrowly enough before the measurement ends early.
+        clock: Tells the time.
+        unfit: Why an arm must not run, by its id.
 
     Raises:
         ProgramError: the program of the first arm, which the others are compared with, failed.
     """
-    end = patience.clock() + patience.seconds
-    cells = [Cell(arm) for arm in arms]
+    cells = [Cell(arm, invalid=unfit.get(arm.id, "")) for arm in arms]
+    warm: list[Cell] = []
     for cell in cells:
         if cell.arm.control_of == cells[0].arm.id:  # what it runs is warm
             cell.invalid, cell.told = cells[0].invalid, cells[0].told
             cell.tokens, cell.warm_up = cells[0].tokens, cells[0].warm_up
             continue
+        if cell.invalid:
+            continue
         progress(f"{workload.id}: warming up {cell.arm.id}")
-        cold = patience.clock()
+        cold = clock()
         with _told_if_base_fails(cell is cells[0], workload):
-            _warm_up(cell, cells[0], workload, run, is_base=cell is cells[0])
-        cell.warm_up = patience.clock() - cold
+            _warm_up(cell, workload, run, is_base=cell is cells[0])
+        cell.warm_up = clock() - cold
+        if warm and not cell.invalid:
+            cell.outputs = compare_outputs(warm[0].tokens, cell.tokens, warm[0].arm.id)
+        warm += [] if cell.invalid else [cell]
+    return cells
+
+
+def measure(
+    cells: Sequence[Cell],
+    workload: Workload,
+    run: Run,
+    patience: Patience,
+    seed: int,
+    progress: Callable[[str], None] = lambda _: None,
+    decisive: Sequence[Metric] = DECISIVE,
+) -> None:
+    """Has the cells that are warm and valid take turns until their figures are known.
+
+    Args:
+        progress: Told what is done now.
+        decisive: What must be known narrowly enough before the measurement ends early.
+
+    Raises:
+        ProgramError: the program of the first arm failed.
+    """
     able = [cell for cell in cells if not cell.invalid]
     begin = patience.clock()
-    if able and (told := _too_short(able, end - begin, patience)):
-        tell(f"{workload.id}: {told}")
+    end = begin + patience.seconds
 
     def take(turns: Sequence[tuple[int, Cell]], number: int) -> None:
         for half, cell in turns:
             if not cell.invalid:
-                progress(f"{workload.id}: block {number + 1}, {cell.arm.id}")
+                progress(f"{workload.id}: round {number + 1}, {cell.arm.id}")
                 at = patience.clock() - begin
                 with _told_if_base_fails(cell is cells[0], workload):
                     _sample(cell, workload, run, (number, half, at), cell is cells[0])
 
-    for number, turns in enumerate(blocks(able, seed)):
-        if number == patience.most_blocks or not able:
+    for number, turns in enumerate(rounds(able, seed)):
+        if number == patience.most_rounds or not able:
             break
         now = patience.clock()
         if number and now + (now - begin) / number > end:
-            break  # another block would not be over in time
+            break  # another round would not be over in time
         take(turns[: len(able)], number)
         now = patience.clock()
         if not number and now + (now - begin) > end:
             break  # nor would the other half of the first
         take(turns[len(able) :], number)
-        if number + 1 >= BLOCKS_TO_BE_NARROW and narrow(able, decisive, patience.precision):
+        if number + 1 >= ROUNDS_TO_BE_NARROW and narrow(able, decisive, patience.precision):
             break
-    return cells
 
 
-def least_seconds(cells: Sequence[Cell]) -> float:
-    """What warming up and one sample of every arm take."""
-    own = (cell.warm_up for cell in cells if cell.arm.control_of is None)
-    return sum(own) + sum(cell.warm_up for cell in cells if not cell.invalid)
+def warm_up_seconds(cells: Sequence[Cell]) -> float:
+    """What warming up took; a control runs what is warm."""
+    return sum(cell.warm_up for cell in cells if cell.arm.control_of is None)
 
 
-def _too_short(able: Sequence[Cell], seconds: float, patience: Patience) -> str:
-    """Says, from the warm-up, if the blocks that a verdict needs will not fit; else ""."""
-    block = 2 * sum(cell.warm_up for cell in able)
-    needed = min(FEWEST_BLOCKS, patience.most_blocks) * block
-    if needed <= seconds:
-        return ""
-    return (
-        f"{FEWEST_BLOCKS} blocks, which a verdict needs, will take about {needed:.0f} s, and "
-        f"{max(0.0, seconds):.0f} s of --time are left for them: only what fits is measured."
-    )
+def verdict_seconds(cells: Sequence[Cell]) -> float:
+    """What the rounds that a verdict needs will take, as far as the warm-up tells."""
+    return 2 * FEWEST_ROUNDS * sum(cell.warm_up for cell in cells if not cell.invalid)
 
 
-def _warm_up(cell: Cell, base: Cell, workload: Workload, run: Run, is_base: bool) -> None:
+def _warm_up(cell: Cell, workload: Workload, run: Run, is_base: bool) -> None:
     try:
         outcome = run(cell.arm)
     except ProgramError as error:
@@ -154,8 +169,6 @@ def _warm_up(cell: Cell, base: Cell, workload: Workload, run: Run, is_base: bool
         return
     cell.told, cell.tokens = outcome.told, outcome.tokens
     cell.invalid = _why_invalid(cell.arm, workload, outcome)
-    if not is_base and not cell.invalid:
-        cell.outputs = compare_outputs(base.tokens, cell.tokens, base.arm.id)
 
 
 def _why_invalid(arm: Arm, workload: Workload, outcome: Outcome) -> str:

@@ -159,15 +159,15 @@ class Program:
         requests: Sequence[dict[str, Any]],
         settings: Any,
         *,
-        warm_up: bool = False,
+        memory: bool = False,
     ) -> Outcome:
         """Runs requests that are submitted together.
 
         Args:
-            warm_up: Whether nobody looks at the times: a program may take pains to tell its memory.
+            memory: Whether to tell the peak memory of this run alone, which may cost it time.
         """
         question = {"type": "run", "id": number, "requests": list(requests), "settings": settings}
-        question["warm_up"] = warm_up
+        question["memory"] = memory
         begin = time.perf_counter()
         self._say(question)
         times: list[list[float]] = [[] for _ in requests]

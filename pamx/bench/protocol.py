@@ -14,7 +14,8 @@ pamx starts the program once and ends it by closing its standard input. All time
    pamx reads the line. A program with another tokenizer leaves `token` out, or gives `text`.
    Lines may be held back until the run is over, which disturbs the measurement least.
    `{"type": "done", "id": N}` ends the run. It may carry `peak_memory_bytes`, `pages` and
-   `dispatch`, an object that tells what really ran.
+   `dispatch`, an object that tells what really ran. With `"memory": true`, in a run whose times are
+   not looked at, give back first what earlier runs left, so that the peak is this run's own.
 3. `{"type": "error", "message": ..., "hint": ...}` may come in place of any answer.
 
 4. A request may have `at`: seconds after the run began at which it is submitted, 0 without.

@@ -9,11 +9,12 @@ from typing import Any
 from pamx.bench.arrivals import Arrival
 from pamx.bench.measure import Cell, take_sample
 from pamx.bench.outputs import compare_outputs
-from pamx.bench.program import Program, ProgramRefusal
+from pamx.bench.program import ProgramRefusal
 from pamx.bench.record import Record
 from pamx.bench.results import cell_record
 from pamx.bench.surroundings import noted
-from pamx.bench.sweep import ModelChoice, Programs, UnfitError
+from pamx.bench.sweep import ModelChoice, Programs, UnfitError, check_fit
+from pamx.bench.timetable import UNASKED, in_words
 from pamx.bench.workload import Arm, Workload
 
 
@@ -46,9 +47,12 @@ def replay(
     record: Record,
     save: Callable[[Record], None],
     progress: Callable[[str], None],
-    _tell: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> None:
     """Replays the arrivals with each arm.
+
+    Args:
+        progress, tell: As for `sweep`.
 
     Raises:
         UnfitError: the model cannot be loaded, or a request does not fit.
@@ -60,7 +64,7 @@ def replay(
         record["provenance"] |= {k: programs.facts[k] for k in ("model", "library")}
         together = min(plan.max_seqs, len(plan.arrivals))
         known = [a.prompt + a.output_tokens for a in plan.arrivals if isinstance(a.prompt, int)]
-        _check_fit(engine, plan, max(known, default=1), together)  # before prompts are made up
+        _unfit(programs, plan, max(known, default=1), together)  # before prompts are made up
         wishes = [a.prompt for a in plan.arrivals]
         try:
             answer = engine.ask({"type": "prompts", "wishes": wishes, "seed": plan.seed}, "prompts")
@@ -72,13 +76,19 @@ def replay(
         ]
         longest = max(len(r["prompt"]) + r["max_tokens"] for r in requests)
         shape = Workload(longest, together, max(r["max_tokens"] for r in requests))
-        _check_fit(engine, plan, longest, together)
+        unfit = _unfit(programs, plan, longest, together)
+        if (last := plan.arrivals[-1].at) > UNASKED:
+            arms = f", for each of {len(plan.arms)} arms" if len(plan.arms) > 1 else ""
+            tell(f"The last request arrives after {in_words(last)}{arms}.")
         base: Cell | None = None
         for arm in plan.arms:
             pool = (-(-longest // 32) + 1) * 32 * together  # one block to spare for each
             room = {"max_seqs": together, "pool_tokens": pool}
             own = Arm(arm.id, arm.kind, arm.settings | room)
-            cell = _replay_one(own, requests, programs, progress, record)
+            if arm.id in unfit:
+                cell = Cell(own, invalid=unfit[arm.id])
+            else:
+                cell = _replay_one(own, requests, programs, progress, record)
             base = base or cell
             if cell is not base and not cell.invalid:
                 cell.outputs = compare_outputs(base.tokens, cell.tokens, base.arm.id)
@@ -90,12 +100,11 @@ def replay(
         save(record)
 
 
-def _check_fit(engine: Program, plan: ReplayPlan, longest: int, together: int) -> None:
-    """Raises UnfitError if so many requests of that many tokens do not fit."""
-    pages = [(a.settings["block_size"], a.settings["kv_dtype"]) for a in plan.arms]
+def _unfit(programs: Programs, plan: ReplayPlan, longest: int, together: int) -> dict[str, str]:
+    """Why so many requests of that many tokens do not fit, by arm; UnfitError if none can run."""
     try:
-        engine.ask({"type": "fit", "workloads": [(longest, together)], "pages": pages}, "fits")
-    except ProgramRefusal as error:
+        return check_fit(programs, {"replay": (longest, together)}, plan.arms).get("replay", {})
+    except UnfitError as error:
         raise UnfitError(error.message, error.hint, "--max-seqs and lengths") from error
 
 
@@ -114,7 +123,7 @@ def _replay_one(
         with noted(record, arm.id, lambda: programs.pids):
             programs.run(arm, first)
             progress(f"replay: {len(requests)} requests, {arm.id}")
-            outcome = programs.run(arm, requests)
+            outcome = programs.run(arm, requests, memory=True)
     except ProgramRefusal as error:
         cell.invalid = error.message
         return cell

@@ -44,7 +44,7 @@ def cell_record(
         "samples_with_other_outputs": cell.other_outputs,
         "pages": cell.told.get("pages"),
         "pool_bytes": cell.told.get("pool_bytes"),
-        "peak_memory_bytes": _peak(samples),
+        "peak_memory_bytes": _peak([cell.told, *samples]),
         "peak_memory_of": cell.told.get("peak_memory_of"),
         "figures": figures(samples) if valid else {},
         "requests": request_summaries([timings(s) for s in samples]) if valid else {},
@@ -88,7 +88,7 @@ def _goodput(samples: Sequence[dict[str, Any]], limits: Mapping[str, float]) -> 
 
 
 def _peak(samples: Sequence[dict[str, Any]]) -> int | None:
-    peaks = [s["peak_memory_bytes"] for s in samples if s["peak_memory_bytes"] is not None]
+    peaks = [p for s in samples if (p := s.get("peak_memory_bytes")) is not None]
     return max(peaks, default=None)
 
 
@@ -131,8 +131,8 @@ def imprecise(
     if (count := min(len(c.samples) for c in able)) < FEWEST:
         samples = "1 sample" if count == 1 else f"{count} samples"
         return [
-            f"{workload.id}: {samples} of each arm fitted into --time, and a verdict needs "
-            f"{FEWEST}: a longer one brings them."
+            f"{workload.id}: {samples} of each arm fitted into the time, and a verdict needs "
+            f"{FEWEST}: a longer --time brings them."
         ]
     return [
         f"{workload.id}: the time was over before intervals were within {precision:.1%}: a longer "

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pamx.bench.measure import Cell, Patience, least_seconds, measure
+from pamx.bench.measure import Cell, Patience, measure, warm_up
 from pamx.bench.metrics import DECISIVE
 from pamx.bench.program import Outcome, Program, ProgramError, ProgramRefusal
 from pamx.bench.record import Record
@@ -45,7 +45,7 @@ class SweepPlan:
         model: The model.
         workloads: In the order in which they are measured.
         arms: The first is what others are compared with.
-        seconds: For all workloads, without loading.
+        seconds: For all workloads, without loading; None: as `Timetable` has it.
         precision: See `Patience`.
         seed: Of prompts and of the order of arms.
         limits: For goodput, in seconds.
@@ -54,7 +54,7 @@ class SweepPlan:
     model: ModelChoice
     workloads: Sequence[Workload]
     arms: Sequence[Arm]
-    seconds: float
+    seconds: float | None
     precision: float
     seed: int
     limits: Mapping[str, float] = field(default_factory=dict)
@@ -144,35 +144,77 @@ class Programs:
             if program is not None:
                 program.kill()
 
-    def run(self, arm: Arm, requests: Sequence[dict[str, Any]]) -> Outcome:
+    def run(self, arm: Arm, requests: Sequence[dict[str, Any]], *, memory: bool = False) -> Outcome:
+        """One sample; see `Program.run`."""
         program = self._started[arm.kind, arm.command]
         if isinstance(program, ProgramError):
             raise program
         self._number += 1
         try:
-            return program.run(self._number, requests, arm.settings)
+            return program.run(self._number, requests, arm.settings, memory=memory)
         except ProgramError as error:
             self._started[arm.kind, arm.command] = error
             program.kill()  # it may still compute, and would disturb the others
             raise
+
+    def prompts(self, lengths: Sequence[int], answer: int) -> list[dict[str, Any]]:
+        """Requests with made-up prompts of these lengths, the same ones for the same seed."""
+        engine = self._started["pamx", None]
+        assert isinstance(engine, Program)
+        wishes = {"type": "prompts", "wishes": list(lengths), "seed": self._seed}
+        found = engine.ask(wishes, "prompts")
+        return [
+            {"prompt": ids, "text": text, "max_tokens": answer}
+            for ids, text in zip(found["prompts"], found["texts"], strict=True)
+        ]
+
+    def unfit(self, arm: Arm, shapes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
+        """Why shapes (context, batch) do not fit, by their name; nothing of programs that cannot
+        tell."""
+        program = self._started.get((arm.kind, arm.command))
+        if arm.kind not in ("pamx", "mlx-lm") or not isinstance(program, Program):
+            return {}
+        question = {"type": "fit", "shapes": list(shapes.values()), "settings": arm.settings}
+        reasons = program.ask(question, "fits")["unfit"]
+        return {name: why for name, why in zip(shapes, reasons, strict=True) if why}
 
     @property
     def pids(self) -> list[int]:
         return [p.pid for p in self._started.values() if isinstance(p, Program)]
 
 
-def check_fit(engine: Program, plan: SweepPlan) -> None:
-    """Raises UnfitError, with the arithmetic, if a workload does not fit."""
-    pages = {
-        (arm.settings["block_size"], arm.settings["kv_dtype"])
-        for arm in plan.arms
-        if arm.kind == "pamx"
-    }
-    shapes = [(w.context, w.batch) for w in plan.workloads]
-    try:
-        engine.ask({"type": "fit", "workloads": shapes, "pages": sorted(pages)}, "fits")
-    except ProgramRefusal as error:
-        raise UnfitError(error.message, error.hint, "--context and --batch") from error
+Unfit = dict[str, dict[str, str]]
+
+
+def check_fit(
+    programs: Programs, shapes: Mapping[str, tuple[int, int]], arms: Sequence[Arm]
+) -> Unfit:
+    """Which arms must not run a shape, since it does not fit, and why; before any is run.
+
+    Args:
+        shapes: Context and batch, by a name.
+        arms: Those of pamx, and of others whose program can tell.
+
+    Returns:
+        Reasons by the arm's id, by the shape's name; all arms of a shape that no arm of pamx can
+        run, since there is nothing to compare.
+
+    Raises:
+        UnfitError: nothing fits.
+    """
+    found: Unfit = {}
+    for arm in arms:
+        for name, why in programs.unfit(arm, shapes).items():
+            found.setdefault(name, {})[arm.id] = why
+    own = [arm.id for arm in arms if arm.kind == "pamx"]
+    for reasons in found.values():
+        if all(arm in reasons for arm in own):
+            for arm in arms:
+                reasons.setdefault(arm.id, f"no arm of pamx fits: {reasons[own[0]]}")
+    if all(len(found.get(name, ())) == len(arms) for name in shapes):
+        why = next(iter(found.values()))[own[0]]
+        raise UnfitError(why, "Ask for a smaller batch or context.", "--context and --batch")
+    return found
 
 
 def sweep(
@@ -189,13 +231,17 @@ def sweep(
         tell: Told what a person should know before it is done.
 
     Raises:
-        UnfitError: the model cannot be loaded, or a workload does not fit.
+        UnfitError: the model cannot be loaded, or no workload fits.
         ProgramError: pamx's program failed.
     """
     with Programs(plan.model, plan.seed) as programs:
         progress("loading the model")
-        engine = programs.start_engine()
-        check_fit(engine, plan)
+        programs.start_engine()
+        done = {cell["workload"] for cell in record["cells"]}
+        left = [w for w in plan.workloads if w.id not in done]
+        shapes = {w.id: (w.context, w.batch) for w in left}
+        own = [arm for arm in plan.arms if arm.kind == "pamx"]
+        check_fit(programs, shapes, own)  # before other programs take their time to load
         for arm in plan.arms:
             if arm.kind != "pamx":
                 progress(f"starting {arm.id}")
@@ -205,48 +251,61 @@ def sweep(
             "library": programs.facts["library"],
             "programs": programs.others,
         }
-        done = {cell["workload"] for cell in record["cells"]}
-        left = [w for w in plan.workloads if w.id not in done]
-        timetable = Timetable(plan.seconds, {w.id: work(w) for w in left})
+        unfit = check_fit(programs, shapes, plan.arms)
+        able = [w for w in left if len(unfit.get(w.id, ())) < len(plan.arms)]
+        timetable = Timetable(plan.seconds, {w.id: work(w) for w in able}, tell)
         for workload in left:
-            if (share := timetable.share(workload)) is not None:
-                least = _measure_one(
-                    plan, workload, programs, engine, share, record, (progress, tell)
-                )
-                timetable.measured(workload, least)
+            reasons = unfit.get(workload.id, {})
+            if reasons:
+                tell(_unfit_words(workload, reasons, plan.arms))
+            if workload not in able:
+                cells = [Cell(arm, invalid=reasons[arm.id]) for arm in plan.arms]
+                _add(record, cells, workload, plan.limits)
+                save(record)
+            elif timetable.admits(workload):
+                _measure_one(plan, workload, programs, timetable, reasons, record, progress)
                 save(record)
         record["complete"] = not timetable.without
         save(record)
+
+
+def _unfit_words(workload: Workload, reasons: Mapping[str, str], arms: Sequence[Arm]) -> str:
+    arm = next(arm.id for arm in arms if arm.id in reasons)
+    what = "no arm fits" if len(reasons) == len(arms) else f"{', '.join(reasons)}: does not fit"
+    return f"{workload.id}: {what}, and is not measured. {reasons[arm]}"
 
 
 def _measure_one(
     plan: SweepPlan,
     workload: Workload,
     programs: Programs,
-    engine: Program,
-    seconds: float,
+    timetable: Timetable,
+    unfit: Mapping[str, str],
     record: Record,
-    reports: tuple[Callable[[str], None], Callable[[str], None]],
-) -> float:
-    """Returns the least seconds that this workload could have taken."""
-    lengths = [workload.prompt_tokens] * workload.batch
-    answer = engine.ask({"type": "prompts", "wishes": lengths, "seed": plan.seed}, "prompts")
-    requests = [
-        {"prompt": ids, "text": text, "max_tokens": workload.output_tokens}
-        for ids, text in zip(answer["prompts"], answer["texts"], strict=True)
-    ]
+    progress: Callable[[str], None],
+) -> None:
+    def report(text: str) -> None:
+        progress(timetable.words() + text)
+
+    requests = programs.prompts([workload.prompt_tokens] * workload.batch, workload.output_tokens)
     with noted(record, workload.id, lambda: programs.pids):
-        cells = measure(
+        cells = warm_up(
             workload,
             plan.arms,
+            lambda arm: programs.run(arm, requests, memory=True),
+            report,
+            unfit=unfit,
+        )
+        measure(
+            cells,
+            workload,
             lambda arm: programs.run(arm, requests),
-            Patience(seconds, plan.precision),
+            Patience(timetable.share(workload, cells), plan.precision),
             plan.seed,
-            *reports,
+            report,
         )
     _add(record, cells, workload, plan.limits)
     record["warnings"] += imprecise(cells, workload, plan.precision, DECISIVE)
-    return least_seconds(cells)
 
 
 def _add(

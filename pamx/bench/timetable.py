@@ -1,53 +1,142 @@
-"""How the time of a run is shared out among its workloads, and which of them it has no room for."""
+"""How the time of a run is shared out among its workloads, and which of them it has no room for.
+
+A workload whose verdict does not fit is left for another run rather than measured without one:
+what is measured once, `--resume` does not measure again.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from pamx.bench.measure import Cell, verdict_seconds, warm_up_seconds
 from pamx.bench.workload import Workload
 
+# Without --time: seconds that every run may take, and the most that one takes if its verdicts need
+# them.
+UNASKED, MOST_UNASKED = 120.0, 600.0
 # Tokens of prompts that take about as long to read as a step of an answer takes.
 _STEP = 16
+# Tokens before one, behind which it takes about twice as long to read as the first one.
+_TWICE = 2048
+# A machine is never as quick throughout as in its best moment.
+_SPARE = 1.2
 
 
 def work(workload: Workload) -> float:
-    """About how much there is to do, in tokens of prompts."""
-    return workload.prompt_tokens * workload.batch + _STEP * workload.output_tokens
+    """About how much there is to do, in first tokens of prompts."""
+    slower = 1 + workload.prompt_tokens / 2 / _TWICE
+    return workload.prompt_tokens * slower * workload.batch + _STEP * workload.output_tokens
+
+
+def in_words(seconds: float) -> str:
+    """A rough duration: 45 s, 5 minutes, 3 h 20 min."""
+    if seconds < 99.5:
+        return f"{max(1, math.ceil(seconds))} s"
+    minutes = math.ceil(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} minutes"
+    return f"{minutes // 60} h {minutes % 60} min"
 
 
 class Timetable:
-    """Shares follow the work, so that about as many blocks of each workload fit.
+    """Verdicts for as many workloads as possible; what is left over is shared out by work.
 
     Args:
-        seconds: For all.
-        left: Work of each workload, by its id.
+        seconds: For all, from now; None: what the verdicts need, within UNASKED and MOST_UNASKED.
+        left: Work of each workload that is to be measured, by its id.
+        tell: Told how long it will take, once that is known.
         clock: Tells the time.
     """
 
     def __init__(
-        self, seconds: float, left: Mapping[str, float], clock: Callable[[], float] = time.monotonic
+        self,
+        seconds: float | None,
+        left: Mapping[str, float],
+        tell: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._end, self._clock = clock() + seconds, clock
-        self._work = dict(left)
+        self._begin, self._clock, self._tell = clock(), clock, tell
+        self._given = seconds
+        self._end: float | None = None if seconds is None else self._begin + seconds
         self._left = dict(left)
-        self._pace: float | None = None  # seconds for the least that can be measured, by work
+        self._pace: float | None = None  # seconds for warm-up and a verdict, by work
         self.without: list[str] = []
 
-    def share(self, workload: Workload) -> float | None:
-        """Seconds for this workload, which is measured now; None if too few are left.
+    def admits(self, workload: Workload) -> bool:
+        """Whether this workload is measured now; if not, it is added to `without`.
 
-        Only the first one is measured whatever the time: nobody knows yet how long it takes. Those
-        that get none are added to `without`.
+        The first one is measured whatever the time: nobody knows yet how long it takes.
         """
-        rest = max(0.0, self._end - self._clock())
-        whole = sum(self._left.values())
-        mine = self._left.pop(workload.id)
-        if self._pace is not None and rest < self._pace * mine:
-            self.without.append(workload.id)
-            return None
-        return rest * mine / whole
+        if self._pace is None or workload.id in self._with_verdict(self._rest()):
+            return True
+        del self._left[workload.id]
+        self.without.append(workload.id)
+        return False
 
-    def measured(self, workload: Workload, least: float) -> None:
-        """Notes that warming up all arms and one sample of each took so many seconds."""
-        self._pace = least / self._work[workload.id]
+    def share(self, workload: Workload, cells: Sequence[Cell]) -> float:
+        """Seconds for the rounds of a workload whose arms have been warmed up."""
+        mine, first = verdict_seconds(cells), self._pace is None
+        warm = warm_up_seconds(cells)
+        amount = self._left.pop(workload.id)
+        if mine:  # else no arm can run it, which says nothing of the others
+            self._pace = (warm + mine) / amount
+        if self._pace is None:
+            return 0.0
+        if first:
+            self._plan(workload, mine)
+        rest = self._rest()
+        others = self._with_verdict(rest - mine)
+        spare = max(0.0, rest - mine - sum(self._needs(name) for name in others))
+        whole = amount + sum(self._left[name] for name in others)
+        return min(rest, mine + spare * amount / whole)
+
+    def words(self) -> str:
+        """How long the run goes on at most, for a progress line; "" if that is unknown yet."""
+        return "" if self._end is None else f"at most {in_words(self._rest())} left; "
+
+    def _rest(self) -> float:
+        assert self._end is not None
+        return max(0.0, self._end - self._clock())
+
+    def _needs(self, name: str) -> float:
+        return (self._pace or 0.0) * self._left[name]
+
+    def _with_verdict(self, seconds: float) -> list[str]:
+        """Which of those that are left get a verdict in so many seconds: the quick ones."""
+        found = []
+        for name in sorted(self._left, key=self._needs):
+            seconds -= self._needs(name)
+            if seconds < 0:
+                break
+            found.append(name)
+        return found
+
+    def _plan(self, first: Workload, mine: float) -> None:
+        """Sets an end if nobody did, and says what can be had until then."""
+        gone = self._clock() - self._begin
+        needed = gone + mine + sum(self._needs(name) for name in self._left)
+        if self._given is None:
+            wanted = min(MOST_UNASKED, max(UNASKED, _SPARE * needed))
+            self._end = self._begin + wanted
+        rest = self._rest()
+        names = [first.id, *self._left]
+        what = f"all {len(names)} workloads" if len(names) > 1 else first.id
+        needs = f"A verdict for {what} needs about {in_words(needed)}"
+        if gone + rest >= needed:
+            if gone + rest > UNASKED:
+                self._tell(f"{needs}; this run takes at most {in_words(gone + rest)}.")
+            return
+        having = [first.id, *self._with_verdict(rest - mine)] if rest >= mine else []
+        limit = (
+            f"a run without --time ends after {in_words(MOST_UNASKED)}"
+            if self._given is None
+            else f"--time is {self._given:g} s"
+        )
+        if having:
+            enough = f"which is enough for {', '.join(n for n in names if n in having)}"
+        else:
+            enough = f"which is not enough for one: {first.id} alone is measured, without a verdict"
+        wanted = math.ceil(_SPARE * needed / 10) * 10
+        self._tell(f"{needs}; {limit}, {enough}. --time {wanted} would do.")

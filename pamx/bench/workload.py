@@ -79,15 +79,16 @@ def arms(
     found = []
     for block_size, kv_dtype, partition in itertools.product(block_sizes, kv_dtypes, partitions):
         words = [f"partition {partition or 'auto'}"] if len(partitions) > 1 or partition else []
-        words += [f"blocks of {block_size}"] if len(block_sizes) > 1 else []
-        words += [kv_dtype] if len(kv_dtypes) > 1 else []
+        words += [f"KV {kv_dtype}"] if len(kv_dtypes) > 1 else []
+        words += [f"pages of {block_size}"] if len(block_sizes) > 1 else []
         settings = {"partition": partition, "block_size": block_size, "kv_dtype": kv_dtype}
         found.append(Arm("pamx" + (f", {', '.join(words)}" if words else ""), "pamx", settings))
     for other in others:
         if other == "mlx-lm":
             found.append(Arm("mlx-lm", "mlx-lm"))
         else:
-            found.append(Arm(other, "external", command=other))
+            taken = any(arm.id == other for arm in found)
+            found.append(Arm(f"{other} (command)" if taken else other, "external", command=other))
     if control:
         base = found[0]
         found.insert(1, Arm(f"{base.id}, {CONTROL}", base.kind, base.settings, control_of=base.id))

@@ -41,6 +41,10 @@ def finite(value: float) -> float:
     return value
 
 
+def finite_or_none(value: float | None) -> float | None:
+    return None if value is None else finite(value)
+
+
 def seed_of_64_bits(value: int | None) -> int | None:
     if value is not None and value >= 2**64:
         raise typer.BadParameter(f"{value} has more than 64 bits.")

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from pamx.bench.measure import Cell, Patience, measure
+from pamx.bench.measure import Cell, Patience, measure, warm_up
+from pamx.bench.metrics import DECISIVE, Metric
 from pamx.bench.program import Outcome
 from pamx.bench.provenance import provenance
 from pamx.bench.record import Record, new_record
@@ -58,12 +59,26 @@ def outcome(
     return Outcome(requests, figures, tokens, times[-1], about | (told or {}))
 
 
-def patience(blocks: int, precision: float = 1e-9) -> Patience:
-    """Ends after this many blocks."""
-    return Patience(math.inf, precision, most_blocks=blocks)
+def patience(rounds: int, precision: float = 1e-9) -> Patience:
+    """Ends after this many rounds."""
+    return Patience(math.inf, precision, most_rounds=rounds)
 
 
 Run = Callable[[Arm], Outcome]
+
+
+def measured(
+    workload: Workload,
+    arms: Sequence[Arm],
+    run: Run,
+    patience: Patience,
+    seed: int,
+    decisive: Sequence[Metric] = DECISIVE,
+) -> list[Cell]:
+    """Warmed up, then measured."""
+    cells = warm_up(workload, arms, run, clock=patience.clock)
+    measure(cells, workload, run, patience, seed, decisive=decisive)
+    return cells
 
 
 def synthetic_record(
@@ -97,7 +112,7 @@ def synthetic_record(
             token = 8 if arm.kind == "mlx-lm" and workload.batch > 1 else 7
             return outcome(workload, slow * noise(), told, token)
 
-        cells = measure(workload, chosen, run, patience(5), seed)
+        cells = measured(workload, chosen, run, patience(5), seed)
         add(record, cells, workload, limits or {})
     record["complete"] = True
     return record

@@ -13,6 +13,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 from mlx_lm.models import llama
 
 from pamx.bench.program import Program, ProgramRefusal
+from pamx.bench.programs import memory
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -67,7 +68,8 @@ def requests(engine: Program, lengths: list[int], tokens: int = 6) -> list[dict[
 @pytest.mark.parametrize("lengths", [[40], [40, 40, 40]])
 def test_both_give_the_same_tokens(engine: Program, peer: Program, lengths: list[int]) -> None:
     asked = requests(engine, lengths)
-    ours, theirs = engine.run(1, asked, PAGES), peer.run(1, asked, {})
+    ours = engine.run(1, asked, PAGES, memory=True)
+    theirs = peer.run(1, asked, {}, memory=True)
     assert ours.tokens == theirs.tokens
     assert all(len(r.times) == 6 for r in (*ours.requests, *theirs.requests))
     for found in (ours, theirs):
@@ -123,14 +125,47 @@ def test_requests_that_come_later(engine: Program, peer: Program) -> None:
         assert found.requests[0].ttft < 0.25
 
 
-def test_what_does_not_fit(engine: Program) -> None:
-    def fit(context: int, batch: int) -> None:
-        pages = [(16, "float32"), (16, "float16")]
-        engine.ask({"type": "fit", "workloads": [(context, batch)], "pages": pages}, "fits")
+def test_what_does_not_fit(engine: Program, peer: Program) -> None:
+    def fit(program: Program, settings: dict[str, Any], *shapes: tuple[int, int]) -> list[str]:
+        question = {"type": "fit", "shapes": shapes, "settings": settings}
+        found = program.ask(question, "fits")["unfit"]
+        assert len(found) == len(shapes)
+        return list(found)
 
-    fit(2048, 4)
-    with pytest.raises(ProgramRefusal, match="made for"):
-        fit(2049, 1)
-    # 2 layers, K and V, 2 heads of 16, 4 bytes and 2 bytes: 768 bytes a token.
-    with pytest.raises(ProgramRefusal, match=f"take {(2048 + 16) * 10**7 * 768:,} bytes"):
-        fit(2048, 10**7)
+    many = (2048, 10**7)
+    for dtype, size in (("float32", 512), ("float16", 256)):  # 2 layers, K and V, 2 heads of 16
+        good, long, wide = fit(engine, PAGES | {"kv_dtype": dtype}, (2048, 4), (2049, 1), many)
+        assert good == ""
+        assert "made for" in long
+        assert f"take {(2048 + 16) * 10**7 * size:,} bytes" in wide
+    good, wide = fit(peer, {}, (2048, 4), many)
+    assert good == ""
+    assert f"take {2048 * 10**7 * 512:,} bytes of dense cache" in wide
+    # Scores of 8 prompts at a time, 4 heads, before and after softmax.
+    assert f"{2 * 4 * 4 * 8 * 2048 * 2048:,} for the scores" in wide
+
+
+def test_memory_is_that_of_one_arm_in_any_order(engine: Program) -> None:
+    asked = requests(engine, [1900] * 8, tokens=2)
+
+    def peak(number: int, dtype: str) -> tuple[int, int]:
+        told = engine.run(number, asked, PAGES | {"kv_dtype": dtype}, memory=True).told
+        assert told["peak_memory_of"] == memory.OF_PROCESS
+        return told["peak_memory_bytes"], told["pool_bytes"]
+
+    peak(0, "float16")  # what is loaded once
+    found = [peak(n, d) for n, d in enumerate(("float32", "float16", "float32", "float16"), 1)]
+    wide, narrow = found[0], found[1]
+    # 8 sequences of 1,902 tokens in 120 pages of 16 each, 512 bytes a token in float32.
+    assert wide[1] == 2 * narrow[1] == 8 * 120 * 16 * 512
+    for (first, pool), (second, half) in zip(found[::2], found[1::2], strict=True):
+        assert first - second == pytest.approx(pool - half, abs=2e6)
+    assert found[2][0] == pytest.approx(wide[0], abs=2e6)
+    assert found[3][0] == pytest.approx(narrow[0], abs=2e6)
+
+
+def test_memory_of_runs_that_are_timed_is_not_asked_for(engine: Program, peer: Program) -> None:
+    asked = requests(engine, [20])
+    for program, settings in ((engine, PAGES), (peer, {})):
+        assert program.run(1, asked, settings).told["peak_memory_bytes"] is None
+        assert program.run(2, asked, settings, memory=True).told["peak_memory_bytes"] > 50e6

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from pamx.bench.measure import Cell, measure
+from pamx.bench.measure import Cell
 from pamx.bench.metrics import E2E
 from pamx.bench.program import Outcome
 from pamx.bench.statistics import (
@@ -23,7 +23,7 @@ from pamx.bench.statistics import (
 )
 from pamx.bench.workload import Arm, Workload
 
-from .synthetic import Noise, patience
+from .synthetic import Noise, measured, patience
 
 WORKLOAD = Workload(64, 1, 8)
 
@@ -89,19 +89,19 @@ def test_direction() -> None:
     assert verdict(apart) == "faster"
 
 
-def experiment(seed: int, slowdown: float, blocks: int) -> str:
-    """The verdict about B against A after a whole measurement, blocks and all."""
+def experiment(seed: int, slowdown: float, rounds: int) -> str:
+    """The verdict about B against A after a whole measurement, rounds and all."""
     noise = Noise(seed)
 
     def run(arm: Arm) -> Outcome:
         seconds = 0.5 * noise() * (slowdown if arm.id == "B" else 1.0)
         return Outcome([], {"e2e": seconds}, None, seconds, {})
 
-    a, b = measure(
+    a, b = measured(
         WORKLOAD,
         [Arm("A", "pamx"), Arm("B", "pamx")],
         run,
-        patience(blocks, precision=0.03),
+        patience(rounds, precision=0.03),
         seed,
         decisive=(E2E,),
     )
@@ -109,13 +109,13 @@ def experiment(seed: int, slowdown: float, blocks: int) -> str:
 
 
 def test_equal_arms_are_not_called_different() -> None:
-    verdicts = [experiment(seed, 1.0, blocks=3 + seed % 8) for seed in range(100)]
+    verdicts = [experiment(seed, 1.0, rounds=3 + seed % 8) for seed in range(100)]
     assert sum(found in ("faster", "slower") for found in verdicts) <= 5
-    assert verdicts.count("no difference detected") >= 90  # of three blocks some say too little
+    assert verdicts.count("no difference detected") >= 90  # of three rounds some say too little
 
 
 def test_a_slowdown_of_a_tenth_is_detected() -> None:
-    verdicts = [experiment(seed, 1.1, blocks=10) for seed in range(1000, 1100)]
+    verdicts = [experiment(seed, 1.1, rounds=10) for seed in range(1000, 1100)]
     assert verdicts.count("slower") >= 95
     assert verdicts.count("faster") == 0
 

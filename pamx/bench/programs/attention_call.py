@@ -19,7 +19,6 @@ import numpy as np
 
 from pamx.bench.programs import dispatch
 from pamx.bench.programs.serving import serve
-from pamx.errors import RequestError
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -75,20 +74,19 @@ class AttentionCall:
         yield {"type": "ready", "version": pamx.__version__, "library": library_facts()}
 
     def fit(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Answers "fits", or says with the arithmetic what does not."""
+        """For each shape why it does not fit, with the arithmetic, or ""."""
         from pamx.kv.budget import measure_rest
 
         budget = measure_rest()
-        for fields in question["shapes"]:
-            shape = _shape(fields)
+        reasons = []
+        for shape in map(_shape, question["shapes"]):
             needed = 3 * shape.nbytes  # the pages, and what is copied from and to
-            if needed > budget.pages:
-                raise RequestError(
-                    f"{shape.batch} sequences of {shape.context:,} tokens take {shape.nbytes:,} "
-                    f"bytes of pages, and as much twice over to be copied: {budget.explain()}.",
-                    "Ask for a smaller batch or context, or close other programs.",
-                )
-        yield {"type": "fits"}
+            why = (
+                f"{shape.batch} sequences of {shape.context:,} tokens take {shape.nbytes:,} bytes "
+                f"of pages, and as much twice over to be copied: {budget.explain()}."
+            )
+            reasons.append(why if needed > budget.pages else "")
+        yield {"type": "fits", "unfit": reasons}
 
     def call(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         settings = question["settings"]

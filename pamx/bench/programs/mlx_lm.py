@@ -16,6 +16,9 @@ from pamx.bench.programs import memory
 from pamx.bench.programs.arrivals import drive
 from pamx.bench.programs.serving import serve, token_lines
 
+# Tokens of a prompt, and prompts, that mlx-lm reads at a time.
+_CHUNK, _PROMPTS = 2048, 8
+
 
 class MlxLm:
     def __init__(self) -> None:
@@ -32,9 +35,47 @@ class MlxLm:
         self.model = loaded.model
         yield {"type": "ready", "name": "mlx-lm", "version": version("mlx-lm")}
 
+    def fit(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """For each shape (context, batch) why it does not fit, with the arithmetic, or ""."""
+        from pamx.kv.budget import measure_rest
+
+        memory.release()
+        budget, (each, scores) = measure_rest(), self._bytes()
+        reasons = []
+        for context, batch in question["shapes"]:
+            cache = context * batch * each
+            queries = min(context, _CHUNK) * min(batch, _PROMPTS)
+            work = queries * context * scores
+            why = (
+                f"{batch} sequences of {context:,} tokens take {cache:,} bytes of dense cache and "
+                f"{work:,} for the scores of a piece of prompt: {budget.explain()}."
+            )
+            reasons.append(why if cache + work > budget.pages else "")
+        yield {"type": "fits", "unfit": reasons}
+
+    def _bytes(self) -> tuple[int, int]:
+        """Of dense cache for a token, and of attention scores for a query and a token before it.
+
+        The scores of a layer are held twice, before and after softmax; only Metal's kernels do
+        without them. Caches of other kinds than keys and values count as nothing.
+        """
+        import mlx.core as mx
+        from mlx_lm.models.cache import make_prompt_cache
+
+        cache = make_prompt_cache(self.model)
+        mx.eval(self.model(mx.array([[1]]), cache=cache))
+        held = [a for c in cache for a in (getattr(c, "keys", None), getattr(c, "values", None))]
+        arrays = [a for a in held if isinstance(a, mx.array) and a.ndim == 4]
+        each = sum(a.nbytes // a.shape[2] for a in arrays)
+        if mx.default_device().type != mx.DeviceType.cpu or not arrays:
+            return each, 0
+        args = getattr(self.model, "args", None)
+        heads = getattr(args, "num_attention_heads", None)
+        return each, 2 * arrays[0].dtype.size * (heads if isinstance(heads, int) else 1)
+
     def run(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         requests = question["requests"]
-        peak_memory = memory.watch() if question.get("warm_up") else None
+        peak_memory = memory.watch() if question.get("memory") else None
         gc.collect()
         run = self._alone if len(requests) == 1 and not requests[0].get("at") else self._together
         tokens, times = run(requests)
@@ -95,7 +136,7 @@ class MlxLm:
 
 def main() -> None:
     program = MlxLm()
-    serve({"hello": program.hello, "run": program.run})
+    serve({"hello": program.hello, "fit": program.fit, "run": program.run})
 
 
 if __name__ == "__main__":

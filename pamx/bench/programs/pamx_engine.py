@@ -1,6 +1,6 @@
 """pamx's own engine as a measured program: one load, then any pages, batch and partition.
 
-Beyond `pamx.bench.protocol` it answers `fit` (whether workloads fit, before any is run) and
+Beyond `pamx.bench.protocol` it answers `fit` (which shapes do not fit, before any is run) and
 `prompts` (token ids of a given length).
 """
 
@@ -75,31 +75,30 @@ class PamxEngine:
         yield {"type": "ready", "name": "pamx", "version": pamx.__version__} | facts.of(engine)
 
     def fit(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Answers "fits", or says with the arithmetic what does not."""
+        """For each shape (context, batch) why it does not fit, with the arithmetic, or ""."""
         from pamx.kv.budget import measure_rest
         from pamx.kv.pool import token_bytes
 
-        trained, budget = self.engine.trained_context, measure_rest()
-        for context, batch in question["workloads"]:
+        trained, settings = self.engine.trained_context, question["settings"]
+        memory.release()
+        budget = measure_rest()
+        each = token_bytes(self.paged.pages(settings["kv_dtype"]))
+        reasons = []
+        for context, batch in question["shapes"]:
+            needed = room_for(context, settings["block_size"]) * batch * each
+            why = ""
             if trained is not None and context > trained:
-                raise RequestError(
+                why = (
                     f"A context of {context:,} tokens is more than the {trained:,} that "
-                    f"{self.engine.name} was made for.",
-                    f"Ask for at most {trained:,}.",
+                    f"{self.engine.name} was made for."
                 )
-            needed = 0
-            for block_size, kv_dtype in question["pages"]:
-                tokens = room_for(context, block_size) * batch
-                needed += tokens * token_bytes(self.paged.pages(kv_dtype))
-            if needed > budget.pages:
-                kinds = len(question["pages"])
-                each = f" in each of {kinds} kinds of pages" if kinds > 1 else ""
-                raise RequestError(
-                    f"{batch} sequences of {context:,} tokens{each} take {needed:,} bytes of KV "
-                    f"cache: {budget.explain()}.",
-                    "Ask for a smaller batch or context, or close other programs.",
+            elif needed > budget.pages:
+                why = (
+                    f"{batch} sequences of {context:,} tokens take {needed:,} bytes of KV cache: "
+                    f"{budget.explain()}."
                 )
-        yield {"type": "fits"}
+            reasons.append(why)
+        yield {"type": "fits", "unfit": reasons}
 
     def prompts(self, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """Token ids for lengths, of made-up text, and for texts."""
@@ -124,8 +123,7 @@ class PamxEngine:
         ]
         tokens: list[list[int]] = [[] for _ in asked]
         times: list[list[float]] = [[] for _ in asked]
-        warm_up = bool(question.get("warm_up"))
-        peak_memory = memory.watch() if warm_up else None
+        peak_memory = memory.watch() if question.get("memory") else None
         gc.collect()
         paged = self._on_pages(settings, longest, len(asked))
         pool = paged.pool.nbytes

@@ -13,6 +13,7 @@ import typer
 
 from pamx.bench.ranges import BadRangeError, whole_numbers
 from pamx.bench.slo import BadLimitError, limits
+from pamx.cli.bench.options import Format
 
 T = TypeVar("T")
 
@@ -117,6 +118,13 @@ def check_lengths(contexts: list[int], output: int) -> None:
             )
 
 
+def form(format: Format | None, json: bool) -> Format | None:  # noqa: A002
+    """The form that --format or --json asks for; a usage error if they disagree."""
+    if json and format not in (None, Format.JSON):
+        raise typer.BadParameter(f"it does not go with --format {format}.", param_hint="--json")
+    return Format.JSON if json else format
+
+
 def given_options(ctx: typer.Context) -> dict[str, str]:
     """The parameters that the command line names, with their option's name."""
     found = {}
@@ -130,7 +138,7 @@ def given_options(ctx: typer.Context) -> dict[str, str]:
 _ONLY_REPLAY = ("requests", "prompt_tokens", "answer_tokens")
 _NEVER_REPLAY = ("context", "batch", "output_tokens", "time", "precision", "control", "against")
 _NEVER_KERNEL = ("output_tokens", "against", "slo")
-_WITH_RESUME = ("resume", "output", "format", "plot", "quiet")
+_WITH_RESUME = ("resume", "output", "format", "json", "plot", "quiet", "time")
 
 
 def check_together(given: dict[str, str]) -> None:
@@ -143,7 +151,7 @@ def check_together(given: dict[str, str]) -> None:
     if "resume" in given:
         for name in given:
             if name not in _WITH_RESUME:
-                refuse(name, "--resume continues a run as it was planned.")
+                refuse(name, "--resume continues a run as it was planned, but for --time.")
     if "trace" in given and "arrivals" in given:
         refuse("arrivals", "--trace has arrivals already.")
     if "kernel" in given and replay:

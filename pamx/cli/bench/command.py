@@ -61,7 +61,7 @@ def bench(
     max_seqs: own.MaxSeqs = None,
     slo: own.Slo = None,
     control: own.Control = True,
-    time: own.Time = 120.0,
+    time: own.Time = None,
     precision: own.Precision = 3.0,
     seed: own.Seed = 0,
     threads: options.Threads = None,
@@ -73,6 +73,7 @@ def bench(
     plot: own.Plot = None,
     resume: own.Resume = None,
     quiet: own.Quiet = False,
+    json: own.Json = False,
 ) -> None:
     """Measure speed, and compare.
 
@@ -90,9 +91,8 @@ def bench(
     pamx bench --arrivals poisson:2 --requests 40 --slo ttft=500ms,tpot=50ms
 
     Ctrl-C keeps the workloads that were finished, and so does the end of --time; --resume measures
-    the rest. Exit status: 0 done,
-    1 a program could not start or failed, or a file is damaged, 2 what was asked for cannot be
-    measured, 130 interrupted.
+    the rest. Exit status: 0 done, 1 a program could not start or failed, or a file is damaged, 2
+    what was asked for cannot be measured, 130 interrupted.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -103,9 +103,9 @@ def bench(
 
     given = choose.given_options(ctx)
     choose.check_together(given)
-    to = delivery(format, output, plot, quiet)
+    to = delivery(choose.form(format, json), output, plot, quiet)
     if resume is not None:
-        _resume(resume, to)
+        _resume(resume, to, time)
         return
     from pamx.bench.sweep import ModelChoice
 
@@ -183,7 +183,7 @@ def _sweep(
     model: Any,
     shapes: tuple[list[int], list[int], int],
     arms: list[Arm],
-    patience: tuple[float, float, int],
+    patience: tuple[float | None, float, int],
     limits: dict[str, float],
 ) -> tuple[str, dict[str, Any], Measure]:
     from pamx.bench.sweep import SweepPlan, sweep
@@ -199,7 +199,7 @@ def _kernel(
     contexts: list[int],
     batches: list[int],
     arms: list[Arm],
-    patience: tuple[float, float, int],
+    patience: tuple[float | None, float, int],
     threads: int | None,
 ) -> tuple[str, dict[str, Any], Measure]:
     from pamx.bench.kernel import KernelPlan, kernel_arms, measure_kernel, model_heads
@@ -256,7 +256,7 @@ def _replay(
     return "replay", plan.as_json(), lambda *rest: replay(plan, *rest)
 
 
-def _resume(path: Path, to: Delivery) -> None:
+def _resume(path: Path, to: Delivery, seconds: float | None) -> None:
     from pamx.bench.kernel import KernelPlan, measure_kernel
     from pamx.bench.record import DamagedError
     from pamx.bench.sweep import SweepPlan, sweep
@@ -271,6 +271,8 @@ def _resume(path: Path, to: Delivery) -> None:
             "a replay cannot be continued: its requests depend on each other. Run it again.",
             param_hint="--resume",
         )
+    if seconds is not None:
+        record["plan"]["seconds"] = seconds
     measure: Measure
     try:
         if record["kind"] == "kernel":
@@ -328,8 +330,8 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
     _deliver(record, to)
     if not record["complete"]:
         note(
-            f"--time was over: {missing(record)}. `pamx bench --resume {kept or last_run()}` "
-            "measures the rest."
+            f"Out of time: {missing(record)}. `pamx bench --resume {kept or last_run()}` measures "
+            "the rest; a longer --time may go with it."
         )
     if any(cell.get("failed") for cell in record["cells"]):
         raise typer.Exit(FAILED)
@@ -361,11 +363,13 @@ def show(
     output: own.Output = None,
     plot: own.Plot = None,
     quiet: own.Quiet = False,
+    json: own.Json = False,
 ) -> None:
     """Show a run again, in any form, without measuring anything."""
+    from pamx.cli.bench import choose
     from pamx.cli.bench.deliver import delivery
 
-    to = delivery(format, output, plot, quiet)
+    to = delivery(choose.form(format, json), output, plot, quiet)
     if file is None and not last_run().exists():
         raise typer.BadParameter("nothing has been measured yet: name a file.", param_hint="FILE")
     _deliver(_loaded(file or last_run()), to)
@@ -379,19 +383,18 @@ def compare(
     output: own.Output = None,
     plot: own.Plot = None,
     quiet: own.Quiet = False,
-    json: options.Json = False,
+    json: own.Json = False,
 ) -> None:
     """Compare two runs: the speed of B relative to A.
 
     Samples of two runs are not paired, and the machine may have changed in between: compare arms
-    within one run where that is possible. --json is --format json.
+    within one run where that is possible.
     """
     from pamx.bench.compare import Comparison, compare_records, different_facts
+    from pamx.cli.bench import choose
     from pamx.cli.bench.deliver import deliver_comparison, delivery
 
-    if json and format not in (None, own.Format.JSON):
-        raise typer.BadParameter(f"it does not go with --format {format}.", param_hint="--json")
-    to = delivery(own.Format.JSON if json else format, output, plot, quiet)
+    to = delivery(choose.form(format, json), output, plot, quiet)
     a, b = _loaded(first), _loaded(second)
     try:
         found = compare_records(a, b)

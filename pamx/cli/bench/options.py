@@ -83,15 +83,17 @@ Control = Annotated[
     ),
 ]
 Time = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--time",
         min=0.0,
         metavar="SECONDS",
-        help="Stop after this long, loading aside. It is split over workloads by their size; "
-        "one that it has no room for is not measured, and fewer than six samples of each arm give "
-        "no verdict. Only the first workload gets one sample of each arm in any case.",
-        callback=options.finite,
+        help="Stop after this long, loading aside. How long verdicts take is said after the first "
+        "warm-up. A verdict needs three rounds, in each of which every arm has two turns; a "
+        "workload that has no room for them is left to --resume. Only the first one is measured in "
+        "any case, and by what fits.",
+        show_default="as long as verdicts need, from 2 to 10 minutes",
+        callback=options.finite_or_none,
     ),
 ]
 Precision = Annotated[
@@ -219,6 +221,7 @@ Resume = Annotated[
         show_default=False,
     ),
 ]
+Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="No progress, and no definitions under tables.")
 ]
