@@ -16,6 +16,7 @@ MOST_REQUESTS = 100_000
 MOST_TOKENS = 9_999_999
 _LATEST = 1e12  # seconds: a date is a number of seconds too
 _LONGEST = 7 * 24 * 3600.0  # seconds from the first to the last
+LONGEST_LINE = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class BadPatternError(ValueError):
 
 
 Lengths = Callable[[np.random.Generator], int]
+_MOST_RATE = 1e6  # requests a second
 _NUMBER = r"(\d+(?:\.\d*)?|\.\d+)"
 
 
@@ -52,7 +54,7 @@ def read_trace(lines: Iterable[bytes], name: str) -> list[Arrival]:
         if not line.strip():
             continue
         try:
-            found.append(_arrival(json.loads(line)))
+            found.append(_arrival(_parsed(line)))
         except ValueError as error:
             raise RequestError(
                 f"{name}, line {number}: {error}.",
@@ -72,12 +74,31 @@ def read_trace(lines: Iterable[bytes], name: str) -> list[Arrival]:
     return sorted(moved, key=lambda a: a.at)
 
 
+def _parsed(line: bytes) -> object:
+    """ValueError, in words, for what is no JSON; of numbers, only those that a request may have."""
+    if len(line) > LONGEST_LINE:
+        raise ValueError(f"it is longer than {LONGEST_LINE:,} bytes")
+    try:
+        return json.loads(line.decode("utf-8-sig"), parse_int=_number)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not UTF-8") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON ({error})") from error
+
+
+def _number(digits: str) -> int | float:
+    """A whole number; infinite if it has so many digits that Python refuses to read it."""
+    return int(digits) if len(digits) < 400 else math.inf
+
+
 def _arrival(value: object) -> Arrival:
     if not isinstance(value, dict):
         raise ValueError("it is no JSON object")
     at = value.get("arrival_s")
     if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at <= _LATEST:
-        raise ValueError(f'"arrival_s" is {at!r}; it must be a number of seconds, 0 or more')
+        raise ValueError(f'"arrival_s" is {_shown(at)}; it must be a number of seconds, 0 or more')
     prompt = value.get("prompt")
     if prompt is None:
         prompt = _count(value, "prompt_tokens")
@@ -88,11 +109,16 @@ def _arrival(value: object) -> Arrival:
 
 def _count(value: dict[str, object], name: str) -> int:
     count = value.get(name)
-    if type(count) is not int or count < 1:
-        raise ValueError(f'"{name}" is {count!r}; it must be a whole number, 1 or more')
-    if count > MOST_TOKENS:
+    if count == math.inf or (type(count) is int and count > MOST_TOKENS):
         raise ValueError(f'"{name}" is more than {MOST_TOKENS:,}')
+    if type(count) is not int or count < 1:
+        raise ValueError(f'"{name}" is {_shown(count)}; it must be a whole number, 1 or more')
     return count
+
+
+def _shown(value: object) -> str:
+    text = "missing" if value is None else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def make_arrivals(
@@ -105,26 +131,31 @@ def make_arrivals(
             often.
 
     Raises:
-        BadPatternError: it is neither.
+        BadPatternError: it is neither, or takes more than a week.
     """
     rng = np.random.default_rng(seed)
     times = _times(pattern, count, rng)
+    if not times[-1] <= _LONGEST:
+        raise BadPatternError(
+            f"{_shown(pattern)} takes more than a week for {count:,} requests: take fewer of them, "
+            "or more a second."
+        )
     return [Arrival(at, prompts(rng), answers(rng)) for at in times]
 
 
 def _times(pattern: str, count: int, rng: np.random.Generator) -> list[float]:
     if match := re.fullmatch(rf"poisson:{_NUMBER}", pattern, re.ASCII):
-        if (mean_rate := float(match[1])) > 0:
-            gaps = rng.exponential(1 / mean_rate, count)
+        if 0 < (mean_rate := float(match[1])) <= _MOST_RATE:
+            gaps = rng.exponential(1.0, count) / mean_rate
             gaps[0] = 0.0
             return [float(t) for t in np.cumsum(gaps)]
     elif match := re.fullmatch(rf"bursts:(\d{{1,6}})@{_NUMBER}s?", pattern, re.ASCII):
         together, every = int(match[1]), float(match[2])
         if together and every > 0:
-            return [i // together * every for i in range(count)]
+            return [i // together * every if i >= together else 0.0 for i in range(count)]
     raise BadPatternError(
-        f"{pattern!r} is neither poisson:RATE, such as poisson:2, nor bursts:N@SECONDS, such as "
-        "bursts:8@2, with numbers above 0."
+        f"{_shown(pattern)} is neither poisson:RATE, such as poisson:2, nor bursts:N@SECONDS, such "
+        f"as bursts:8@2, with numbers above 0 and a rate of at most {_MOST_RATE:,.0f} a second."
     )
 
 
@@ -142,11 +173,11 @@ def lengths(text: str) -> Lengths:
             return lambda rng: int(rng.integers(low, high + 1))
     if match := re.fullmatch(rf"lognormal:{_NUMBER},{_NUMBER}", text, re.ASCII):
         median, sigma = float(match[1]), float(match[2])
-        if median >= 1 and sigma <= 3:
+        if 1 <= median <= MOST_TOKENS and sigma <= 3:
             # At most 20 medians: one request out of thousands must not decide the pool's size.
             most = 20 * median
             return lambda rng: max(1, round(min(most, rng.lognormal(math.log(median), sigma))))
     raise BadPatternError(
-        f"{text!r} is neither a number of tokens, uniform:a-b, nor lognormal:MEDIAN,SIGMA with a "
-        "sigma of at most 3."
+        f"{_shown(text)} is neither a number of tokens, uniform:a-b, nor lognormal:MEDIAN,SIGMA, "
+        f"with at most {MOST_TOKENS:,} tokens and a sigma of at most 3."
     )

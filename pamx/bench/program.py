@@ -13,20 +13,21 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from pamx.bench.answers import BadAnswerError, parsed, token_time, told_at_end
+from pamx.bench.answers import BadAnswerError, parsed, token_id, token_time, told_at_end
 from pamx.bench.protocol import LONGEST_LINE, PROTOCOL, SILENCE
+from pamx.bench.tail import Tail
 from pamx.bench.timing import RequestTiming, sample_figures
 from pamx.errors import PamxError, RequestError
 
 _END_PATIENCE = 5.0  # seconds for a program to end by itself
 _STDERR_SHOWN = 1500  # characters
+_SHOWN = 200  # of what a program said, in a message
 # Ends the process group $1 when whoever holds the other end of its standard input is gone, be it
 # by SIGKILL; a line read before that means that all ended well.
 _GUARD = "read ended || { kill -s TERM -- -$1; sleep 1; kill -s KILL -- -$1; }"
@@ -64,6 +65,11 @@ class Outcome:
     told: dict[str, Any]
 
 
+def _words(value: object) -> str:
+    """A sentence that a program gave, if it is one."""
+    return value.strip()[:_STDERR_SHOWN] if isinstance(value, str) else ""
+
+
 class Program:
     """A process that runs workloads; a context manager that ends it.
 
@@ -71,7 +77,7 @@ class Program:
         command: Its command line.
         name: What to call it in messages.
         environment: Added to this process's own.
-        silence: Most seconds that it may say nothing while an answer is due, or not read.
+        silence: Most seconds that a line of its answer may take, or that it may not read.
         longest_line: Most bytes of a line of its answers.
 
     It runs in a process group of its own, all of which ends with it, and with this process.
@@ -89,25 +95,26 @@ class Program:
         self.name = name
         self._silence, self._longest_line = silence, longest_line
         self._read = b""
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the program
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 bufsize=0,
-                stderr=self._errors,
+                stderr=subprocess.PIPE,
                 env=os.environ | (environment or {}),
                 # Ctrl-C is for the process that measures; it ends this one.
                 start_new_session=True,
             )
         except OSError as error:
-            self._errors.close()
             raise ProgramError(
                 f"{name} cannot be started: {error.strerror or error}.",
                 "Check its path; `--against` takes a command line, such as './server --threads 4'.",
             ) from error
         assert self._process.stdin is not None
+        assert self._process.stderr is not None
+        self._errors = Tail(self._process.stderr)
+        self._ended_group = False
         os.set_blocking(self._process.stdin.fileno(), False)
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "sh", str(self._process.pid)],
@@ -168,6 +175,7 @@ class Program:
         """
         question = {"type": "run", "id": number, "requests": list(requests), "settings": settings}
         question["memory"] = memory
+        self._check_silent()
         begin = time.perf_counter()
         self._say(question)
         times: list[list[float]] = [[] for _ in requests]
@@ -185,17 +193,17 @@ class Program:
                 raise ProgramError(
                     f"{self.name} gave more tokens than were asked for in request {index}."
                 )
-            if "time" in line:
-                before = (times[index] or [requests[index].get("at", 0.0)])[-1]
-                with self._named():
-                    at = token_time(line, before)
-            else:
-                at = time.perf_counter() - begin
+            due = requests[index].get("at", 0.0)
+            said = line if "time" in line else line | {"time": time.perf_counter() - begin}
+            with self._named():
+                before = times[index][-1] if times[index] else due
+                at = token_time(said, before, first=not times[index])
+                token = token_id(line)
             times[index].append(at)
-            if type(line.get("token")) is int:
-                tokens[index].append(line["token"])
-            else:
+            if token is None:
                 silent = True
+            else:
+                tokens[index].append(token)
         seconds = time.perf_counter() - begin
         if any(not t for t in times):
             raise ProgramError(f"{self.name} gave no token for a request.")
@@ -239,14 +247,15 @@ class Program:
         self.close()
 
     def _end_group(self) -> None:
-        if self._errors.closed:
+        if self._ended_group:
             return
+        self._ended_group = True
         with suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a group of zombies
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         with suppress(BrokenPipeError):
             self._guard.communicate(b"ended\n")
-        self._errors.close()
+        self._errors.text()
 
     def __enter__(self) -> Program:
         return self
@@ -263,7 +272,8 @@ class Program:
         left = memoryview(json.dumps(value).encode() + b"\n")
         try:
             while left:
-                self._await(pipe, selectors.EVENT_WRITE, "reads nothing")
+                end = time.monotonic() + self._silence
+                self._await(pipe, selectors.EVENT_WRITE, "reads nothing", end)
                 left = left[os.write(pipe.fileno(), left) :]
         except BrokenPipeError:
             return  # what it said before it ended tells more
@@ -275,11 +285,9 @@ class Program:
             with self._named():
                 value = parsed(line)
             if value["type"] == "error":
-                message = value.get("message")
-                told = message if isinstance(message, str) and message.strip() else None
+                told = _words(value.get("message"))
                 raise ProgramRefusal(
-                    told or f"{self.name} refuses and does not say why.",
-                    str(value.get("hint") or ""),
+                    told or f"{self.name} refuses and does not say why.", _words(value.get("hint"))
                 )
             yield value
         raise self._ended()
@@ -289,19 +297,37 @@ class Program:
         pipe = self._process.stdout
         assert pipe is not None
         parts: list[bytes] = []
-        length = 0
+        length, end = 0, time.monotonic() + self._silence
         while b"\n" not in self._read:
             parts.append(self._read)
             length += len(self._read)
             self._read = b""
             self._check_length(length)
-            self._await(pipe, selectors.EVENT_READ, "says nothing")
+            said = "ends no line" if length else "says nothing"
+            self._await(pipe, selectors.EVENT_READ, said, end)
             self._read = os.read(pipe.fileno(), 1 << 16)
             if not self._read:
                 return b"".join(parts)
         line, self._read = self._read.split(b"\n", 1)
         self._check_length(length + len(line))
         return b"".join([*parts, line, b"\n"])
+
+    def _check_silent(self) -> None:
+        """What is said before anything was asked would pass for an answer."""
+        pipe = self._process.stdout
+        assert pipe is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            if not self._read and selector.select(0):
+                self._read = os.read(pipe.fileno(), 1 << 16)
+                if not self._read:
+                    raise self._ended()
+        if self._read:
+            said = self._read[:_SHOWN].decode("utf-8", "replace").strip()
+            raise ProgramError(
+                f"{self.name} wrote {said!r} before it was asked.",
+                "`pydoc pamx.bench.protocol` describes when it may say what.",
+            )
 
     def _check_length(self, length: int) -> None:
         if length > self._longest_line:
@@ -310,10 +336,10 @@ class Program:
                 "Give each token a line of its own.",
             )
 
-    def _await(self, pipe: IO[bytes], event: int, what: str) -> None:
+    def _await(self, pipe: IO[bytes], event: int, what: str, end: float) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, event)
-            wait = None if self._silence == math.inf else self._silence
+            wait = None if end == math.inf else max(0.0, end - time.monotonic())
             if not selector.select(wait):
                 raise ProgramError(f"{self.name} {what} for {self._silence:,.0f} seconds.")
 
@@ -341,6 +367,5 @@ class Program:
                 hint = _LIKELY.get(-code, "It crashed; `pamx doctor` may say why.")
         except subprocess.TimeoutExpired:
             how = "closed its streams"
-        self._errors.seek(0)
-        text = self._errors.read().decode("utf-8", "replace").strip()[-_STDERR_SHOWN:]
+        text = self._errors.text()[-_STDERR_SHOWN:]
         return ProgramError(f"{self.name} {how}." + (f" It said:\n{text}" if text else ""), hint)

@@ -20,10 +20,11 @@ pamx starts the program once and ends it by closing its standard input. All time
 
 4. A request may have `at`: seconds after the run began at which it is submitted, 0 without.
 
-Whatever else a program prints on stdout is an error; stderr is shown if it fails. Times are finite,
-above 0 and ascending within a request; counts are whole numbers, 0 or more. A program that says
-nothing for ten minutes while an answer is due, or writes a line of more than 16 MiB, has failed. It
-runs in a process group of its own, which is ended with it.
+Whatever else a program prints on stdout, or before it is asked, is an error; the end of stderr is
+shown if it fails. Times are finite, above 0, ascending within a request and not before its `at`;
+tokens and counts are whole numbers, 0 or more, of 64 bits. A program that takes ten minutes for a
+line while an answer is due, or writes one of more than 16 MiB, has failed. It runs in a process
+group of its own, which is ended with it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -32,6 +33,8 @@ def limits(text: str) -> dict[str, float]:
         name, seconds = match[1].lower(), float(match[2]) / (1000 if match[3] == "ms" else 1)
         if name in found:
             raise BadLimitError(f"{name} is limited twice.")
+        if not math.isfinite(seconds):
+            raise BadLimitError(f"{name} has no such limit: {seconds} seconds.")
         if seconds <= 0:
             raise BadLimitError(f"{part.strip()!r} can be met by nothing.")
         found[name] = seconds

@@ -22,6 +22,9 @@ def test_a_trace_is_ordered_and_begins_at_zero() -> None:
     assert read_trace(lines, "t") == [Arrival(0.0, "Why?", 1), Arrival(2.5, 3, 2)]
 
 
+DIGITS = b"9" * 6000 + b"}"
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -40,13 +43,24 @@ def test_a_trace_is_ordered_and_begins_at_zero() -> None:
         (b'{"arrival_s": 9e9, "prompt_tokens": 3, "output_tokens": 2}', "at most a week"),
         (b'{"arrival_s": 1, "prompt_tokens": 2.5, "output_tokens": 2}', "prompt_tokens"),
         (b'{"arrival_s": 1, "prompt": " ", "output_tokens": 2}', "prompt"),
+        (b'{"arrival_s": 1, "prompt": "", "output_tokens": 2}', "a text that is not empty"),
+        (b'{"arrival_s": 1, "prompt_tokens": 3, "output_tokens": 0}', "1 or more"),
+        (b'{"arrival_s": 1e999, "prompt_tokens": 3, "output_tokens": 2}', "arrival_s"),
+        (b'{"arrival_s": 1, "prompt_tokens": 3, "output_tokens": ' + DIGITS, "more than 9,999,999"),
+        (b'{"arrival_s": ' + DIGITS.replace(b"}", b', "prompt_tokens": 3}'), "arrival_s"),
+        (b'{"arrival_s": 1, "prompt_tokens": 3, "output_tokens": 2', "is no JSON"),
+        (b"[" * 200_000, "line 2: it is nested too deeply"),
+        (b'"' + b"x" * (16 << 20) + b'"', "line 2: it is longer than 16,777,216 bytes"),
+        (b"\xff\xfe{}", "it is not UTF-8"),
         (b'{"arrival_s": 1, "prompt_tokens": 3}', "output_tokens"),
     ],
 )
 def test_bad_lines_are_told_with_their_number(line: bytes, said: str) -> None:
     good = b'{"arrival_s": 1, "prompt_tokens": 3, "output_tokens": 2}'
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises(RequestError, match=said) as raised:
         read_trace([good, line], "t")
+    assert str(raised.value).startswith("t, line 2: ") or "a week" in said
+    assert len(str(raised.value)) < 300
 
 
 def test_an_empty_trace() -> None:
@@ -79,17 +93,30 @@ def test_lengths_follow_their_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "-1", "x", "uniform:5-3", "uniform:0-3", "lognormal:10", "lognormal:1,99"]
+    "text",
+    ["", "0", "-1", "x", "uniform:5-3", "uniform:0-3", "lognormal:10", "lognormal:1,99"]
+    + [f"lognormal:{'9' * 6000},1", "lognormal:99999999,1", "lognormal:nan,1", "٣"],
 )
 def test_bad_lengths(text: str) -> None:
     with pytest.raises(BadPatternError):
         lengths(text)
 
 
-@pytest.mark.parametrize("text", ["", "poisson", "poisson:0", "bursts:0@1", "bursts:2@0", "x:1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "poisson", "poisson:0", "bursts:0@1", "bursts:2@0", "x:1"]
+    + ["poisson:-1", "poisson:nan", "poisson:inf", f"poisson:{'9' * 6000}", "bursts:0@0"]
+    + [
+        f"bursts:1@{'9' * 6000}",
+        "bursts:1@9999999",
+        "poisson:0.0000001",
+        f"poisson:0.{'0' * 400}1",
+    ],
+)
 def test_bad_patterns(text: str) -> None:
-    with pytest.raises(BadPatternError):
+    with pytest.raises(BadPatternError) as raised:
         make_arrivals(text, 3, lengths("1"), lengths("1"), 0)
+    assert len(str(raised.value)) < 300
 
 
 def test_requests_are_submitted_when_they_are_due_and_none_is_lost() -> None:

@@ -93,7 +93,18 @@ def test_what_is_no_answer(tmp_path: Path, source: str, said: str) -> None:
         ("1e-6 * (n + 1)", "'soon'", "no number of seconds"),
         ("1e-6 * (n + 1)", "-1", "no number of seconds"),
         ("1e-6 * (n + 1)", "True", "no number of seconds"),
-        ("1e-6 * (n + 1)", "10 ** 400", "no number of seconds"),
+        ("1e-6 * (n + 1)", "10 ** 400", "a number of 401 digits"),
+        ("1e-6 * (n + 1)", "None", "no number of seconds"),
+        (
+            "1e-6 * (n + 1)",
+            "1e-6, 'token': int('9' * 4000)",
+            "theirs gives a number of 4,000 digits",
+        ),
+        ("1e-6 * (n + 1)", "1e-6, 'token': 2 ** 63", "a number of 19 digits"),
+        ("1e-6 * (n + 1)", "1e-6, 'token': -1", "theirs gives a token that is no whole number"),
+        ("1e-6 * (n + 1)", "1e-6, 'token': 'seven'", "a token that is no whole number"),
+        ("1e-6 * (n + 1)", "1e-6, 'token': 1.0", "a token that is no whole number"),
+        ("1e-6 * (n + 1)", "1e-6, 'token': True", "a token that is no whole number"),
         ("1e-6 * (n + 1)", "float('nan')", "finite|no JSON"),
         ("1e-6 * (n + 1)", "float('inf')", "no JSON"),
         ("1e-6 * (n + 1)", "0", "took no time"),
@@ -103,6 +114,9 @@ def test_what_is_no_answer(tmp_path: Path, source: str, said: str) -> None:
         ('"pages": 3', '"peak_memory_bytes": -1', "peak_memory_bytes that is no whole number"),
         ('"pages": 3', '"dispatch": []', "dispatch that cannot be"),
         ('"pages": 3', '"dispatch": {"partition": "all"}', "dispatch that cannot be"),
+        ('"pages": 3', '"pages": 3, "dispatch": {"kernel": "\\x1b[2J"}', "dispatch that cannot be"),
+        ('"pages": 3', '"pages": 3, "dispatch": {"kernel": "k" * 500}', "dispatch that cannot be"),
+        ('"pages": 3', '"pages": 3, "cannot_force": "n" * 9999', "cannot_force that is no short"),
         ('request["max_tokens"]', '9 + request["max_tokens"]', "more tokens than"),
         ('"request": i', '"request": 9', "does not fit"),
         ('range(request["max_tokens"])', "range(0)", "gave no token"),
@@ -128,6 +142,83 @@ def test_a_refusal_without_words(tmp_path: Path) -> None:
         theirs.hello("/model", "model", 0)
     assert "theirs refuses and does not say why" in str(refused.value)
     assert "None" not in str(refused.value)
+
+
+@pytest.mark.parametrize("number", ["9" * 6000, "-" + "9" * 6000])
+def test_a_token_that_python_itself_would_not_read(tmp_path: Path, number: str) -> None:
+    source = GOOD.replace(
+        'print(json.dumps(said | {"time": 1e-6 * (n + 1)}))',
+        f'print(\'{{"type": "token", "request": 0, "token": {number}, "time": 1}}\')',
+    )
+    with program(tmp_path, source) as theirs:
+        theirs.hello("/model", "model", 0)
+        with pytest.raises(ProgramError, match="theirs gives a number of 6,000 digits") as raised:
+            theirs.run(1, REQUESTS, {})
+    assert len(str(raised.value)) < 400
+
+
+def test_what_is_said_before_it_was_asked_is_no_answer(tmp_path: Path) -> None:
+    early = """
+            for i in (0, 1):
+                for n in (1, 2):
+                    said = {"type": "token", "request": i, "token": 1, "time": 1e-6 * n}
+                    print(json.dumps(said), flush=True)
+"""
+    source = GOOD.replace("        else:", early + "        else:")
+    with program(tmp_path, source) as theirs:
+        theirs.hello("/model", "model", 0)
+        time.sleep(0.2)
+        with pytest.raises(ProgramError, match=r"theirs wrote '.*' before it was asked"):
+            theirs.run(1, REQUESTS, {})
+
+
+def test_a_token_may_not_come_before_its_request(tmp_path: Path) -> None:
+    with program(tmp_path, GOOD) as theirs:
+        theirs.hello("/model", "model", 0)
+        with pytest.raises(ProgramError, match="theirs gives a token before its request was sub"):
+            theirs.run(1, [REQUESTS[0], REQUESTS[1] | {"at": 0.5}], {})
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("sys.stdout.close(); os.close(1); time.sleep(60)", "theirs closed its streams"),
+        ("sys.exit(0)", "theirs ended with exit status 0"),
+        ("os.kill(os.getpid(), 9)", "theirs was ended by signal 9"),
+        (r"os.write(1, b'\xff\xfe\n')", "which is no JSON object"),
+        (r"""os.write(1, b'{"type": "token\xff"}\n')""", "which is no JSON object"),
+        ("os.write(1, b'[' * 4000 + b'\\n')", "which is no JSON object"),
+        ("[print(json.dumps({'type': 'log'}), flush=True) for _ in iter(int, 1)]", "does not fit"),
+        ("[print('', flush=True) for _ in iter(int, 1)]", "no JSON object"),
+        ("[os.write(1, b'x' * 1000) for _ in iter(int, 1)]", "a line of more than 4,096 bytes"),
+        (
+            "[(os.write(1, b'x'), time.sleep(0.3)) for _ in iter(int, 1)]",
+            "ends no line for 1 second",
+        ),
+        (
+            "[print(json.dumps({'type': 'token', 'request': 0, 'token': 1}), flush=True) "
+            "for _ in iter(int, 1)]",
+            "more tokens than were asked for",
+        ),
+        ("[os.write(2, b'x' * 99999) for _ in range(2000)]; sys.exit(4)", "exit status 4"),
+    ],
+)
+def test_a_program_that_goes_wrong_during_a_run(tmp_path: Path, answer: str, said: str) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(
+        'import json, os, sys, time\ninput()\nprint(\'{"type": "ready"}\', flush=True)\n'
+        f"input()\n{answer}\ninput()\n"
+    )
+    begin = time.monotonic()
+    command = [sys.executable, str(script)]
+    with Program(command, "theirs", silence=1.0, longest_line=4096) as theirs:
+        theirs.hello("/model", "model", 0)
+        with pytest.raises(ProgramError, match=said) as raised:
+            theirs.run(1, REQUESTS, {})
+        theirs.kill()
+    assert not psutil.pid_exists(theirs.pid)
+    assert len(str(raised.value)) < 3000
+    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import typer
 
+from pamx.bench.arrivals import BadPatternError
 from pamx.bench.ranges import BadRangeError, whole_numbers
 from pamx.bench.slo import BadLimitError, limits
 from pamx.cli.bench.options import Format
@@ -27,7 +28,7 @@ def read_option(option: str, text: str, read: Callable[[str], T]) -> T:
     """`read(text)`, with its complaint as a usage error of the option."""
     try:
         return read(text)
-    except (BadRangeError, BadLimitError) as error:
+    except (BadRangeError, BadLimitError, BadPatternError) as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 

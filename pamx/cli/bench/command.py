@@ -15,6 +15,7 @@ from pamx.cli.bench import options as own
 from pamx.cli.bench.last import last_run
 from pamx.cli.bench.progress import Progress
 from pamx.cli.bench.signals import EndedError, ending_signals
+from pamx.cli.bench.targets import check_target, fault
 from pamx.cli.failures import FAILED, ToldInterrupt
 from pamx.cli.terminal import note, say
 from pamx.errors import ModelError, PamxError, RequestError
@@ -55,10 +56,10 @@ def bench(
     heads: own.Heads = None,
     trace: own.Trace = None,
     arrivals: own.Arrivals = None,
-    requests: own.Requests = None,
-    prompt_tokens: own.PromptLengths = None,
-    answer_tokens: own.AnswerLengths = None,
-    max_seqs: own.MaxSeqs = None,
+    requests: own.Requests = 32,
+    prompt_tokens: own.PromptLengths = "lognormal:128,0.7",
+    answer_tokens: own.AnswerLengths = "lognormal:32,0.5",
+    max_seqs: own.MaxSeqs = 16,
     slo: own.Slo = None,
     control: own.Control = True,
     time: own.Time = None,
@@ -96,7 +97,6 @@ def bench(
     """
     if ctx.invoked_subcommand is not None:
         return
-    from pamx.bench.arrivals import BadPatternError
     from pamx.bench.ranges import whole_numbers
     from pamx.cli.bench import choose
     from pamx.cli.bench.deliver import delivery
@@ -127,12 +127,9 @@ def bench(
             heads, chosen, contexts, batches, arms, (time, precision / 100, seed), threads
         )
     elif replays:
-        try:
-            made = _arrivals(trace, arrivals, requests or 32, prompt_tokens, answer_tokens, seed)
-        except BadPatternError as error:
-            raise typer.BadParameter(str(error), param_hint="--arrivals") from error
+        made = _arrivals(trace, arrivals, requests, prompt_tokens, answer_tokens, seed)
         _fetched(chosen)
-        kind, plan, measure = _replay(chosen, arms, made, max_seqs or 16, seed, limits)
+        kind, plan, measure = _replay(chosen, arms, made, max_seqs, seed, limits)
     else:
         choose.check_lengths(contexts, output_tokens)
         _fetched(chosen)
@@ -176,7 +173,8 @@ def _fetched(model: Any) -> Path:
     try:
         return models.fetch(model.name, revision=model.revision)
     except ModelError as error:
-        raise typer.BadParameter(str(error), param_hint="--model") from error
+        hint = "--model" if model.revision is None else "--model and --revision"
+        raise typer.BadParameter(str(error), param_hint=hint) from error
 
 
 def _sweep(
@@ -221,15 +219,17 @@ def _arrivals(
     trace: Path | None,
     pattern: str | None,
     count: int,
-    prompts: str | None,
-    answers: str | None,
+    prompts: str,
+    answers: str,
     seed: int,
 ) -> list[Any]:
-    from pamx.bench.arrivals import lengths, make_arrivals, read_trace
+    from pamx.bench.arrivals import LONGEST_LINE, lengths, make_arrivals, read_trace
+    from pamx.cli.bench import choose
 
     if trace is not None:
         try:
-            with trace.open("rb") as lines:
+            with trace.open("rb") as stream:
+                lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
                 return read_trace(lines, str(trace))
         except OSError as error:
             raise typer.BadParameter(
@@ -238,8 +238,13 @@ def _arrivals(
         except RequestError as error:
             raise typer.BadParameter(str(error), param_hint="--trace") from error
     assert pattern is not None
-    drawn = lengths(prompts or "lognormal:128,0.7"), lengths(answers or "lognormal:32,0.5")
-    return make_arrivals(pattern, count, *drawn, seed)
+    drawn = (
+        choose.read_option("--prompt-tokens", prompts, lengths),
+        choose.read_option("--answer-tokens", answers, lengths),
+    )
+    return choose.read_option(
+        "--arrivals", pattern, lambda text: make_arrivals(text, count, *drawn, seed)
+    )
 
 
 def _replay(
@@ -261,7 +266,8 @@ def _resume(path: Path, to: Delivery, seconds: float | None) -> None:
     from pamx.bench.record import DamagedError
     from pamx.bench.sweep import SweepPlan, sweep
 
-    record = _loaded(path)
+    record = _loaded(path, "--resume")
+    check_target("--resume", path)
     if record["complete"]:
         raise typer.BadParameter(
             f"{path} is complete: `pamx bench show {path}` shows it.", param_hint="--resume"
@@ -297,11 +303,18 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
     from pamx.bench.words import missing
 
     progress = Progress(to.quiet)
+    with suppress(OSError):  # told below
+        last_run().parent.mkdir(parents=True, exist_ok=True)
+    latest = None if fault(last_run()) else last_run()
+    file = kept or latest
+    if latest is None:
+        lost = "" if kept else " nor for --resume: -o FILE.json would keep it"
+        note(f"This run is not kept for `pamx bench show`{lost}: {fault(last_run())}")
 
     def keep(found: Record) -> None:
-        with suppress(OSError, PamxError):  # a copy; what was asked for is in `kept` and on stdout
-            last_run().parent.mkdir(parents=True, exist_ok=True)
-            save(found, last_run())
+        if latest is not None:
+            with suppress(PamxError):  # a copy; what was asked for is in `kept` and on stdout
+                save(found, latest)
         if kept is not None:
             save(found, kept)
 
@@ -317,9 +330,9 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
             say("Interrupted: nothing was finished, nothing was written.")
         if record["cells"]:
             _deliver(record, to)
-            if record["kind"] != "replay":
+            if record["kind"] != "replay" and file is not None:
                 ended = "Interrupted: " if isinstance(error, KeyboardInterrupt) else ""
-                note(f"{ended}`pamx bench --resume {kept or last_run()}` measures the rest.")
+                note(f"{ended}`pamx bench --resume {file}` measures the rest.")
         if isinstance(error, EndedError):
             raise typer.Exit(error.status) from error
         replayed = record["cells"] and record["kind"] == "replay"
@@ -329,10 +342,8 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
     progress.clear()
     _deliver(record, to)
     if not record["complete"]:
-        note(
-            f"Out of time: {missing(record)}. `pamx bench --resume {kept or last_run()}` measures "
-            "the rest; a longer --time may go with it."
-        )
+        rest = f" `pamx bench --resume {file}` measures the rest; a longer --time may go with it."
+        note(f"Out of time: {missing(record)}.{rest if file is not None else ''}")
     if any(cell.get("failed") for cell in record["cells"]):
         raise typer.Exit(FAILED)
 
@@ -343,17 +354,17 @@ def _deliver(record: Record, to: Delivery) -> None:
     deliver(record, to)
 
 
-def _loaded(path: Path) -> Record:
+def _loaded(path: Path, option: str = "FILE") -> Record:
     from pamx.bench.record import load
 
     try:
         return load(path)
     except OSError as error:
         raise typer.BadParameter(
-            f"{path}: {error.strerror or error}.", param_hint="FILE"
+            f"{path}: {error.strerror or error}.", param_hint=option
         ) from error
     except RequestError as error:
-        raise typer.BadParameter(str(error), param_hint="FILE") from error
+        raise typer.BadParameter(str(error), param_hint=option) from error
 
 
 @app.command()
@@ -395,7 +406,7 @@ def compare(
     from pamx.cli.bench.deliver import deliver_comparison, delivery
 
     to = delivery(choose.form(format, json), output, plot, quiet)
-    a, b = _loaded(first), _loaded(second)
+    a, b = _loaded(first, "A"), _loaded(second, "B")
     try:
         found = compare_records(a, b)
     except RequestError as error:

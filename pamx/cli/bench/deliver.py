@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from pamx.cli.bench.options import Format
+from pamx.cli.bench.targets import check_target
 from pamx.cli.terminal import say, styled, write
 from pamx.errors import PamxError
 
@@ -39,7 +40,7 @@ class Delivery:
 
 
 def delivery(form: Format | None, output: Path | None, plot: Path | None, quiet: bool) -> Delivery:
-    """Raises a usage error for a file whose ending says nothing, or a folder that is not there."""
+    """Raises a usage error for a file whose ending says nothing, or that cannot be written."""
     if form is None:
         ending = "" if output is None else output.suffix.lower().removeprefix(".")
         if output is not None and ending not in set(Format) - {Format.TABLE}:
@@ -50,13 +51,11 @@ def delivery(form: Format | None, output: Path | None, plot: Path | None, quiet:
             )
         form = Format(ending) if ending else Format.TABLE
     for option, path in (("--output", output), ("--plot", plot)):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise typer.BadParameter(
-                f"there is no folder {path.absolute().parent}.", param_hint=option
-            )
-        if path is not None and path.is_dir():
-            raise typer.BadParameter(f"{path} is a folder; name a file.", param_hint=option)
+        if path is not None:
+            check_target(option, path)
     if plot is not None:
+        if output is not None and output.absolute() == plot.absolute():
+            raise typer.BadParameter(f"{plot} is --output already.", param_hint="--plot")
         if plot.suffix.lower() not in PLOTS:
             raise typer.BadParameter(
                 f"{plot} does not end in one of {', '.join(PLOTS)}.", param_hint="--plot"

@@ -149,41 +149,37 @@ Arrivals = Annotated[
     ),
 ]
 Requests = Annotated[
-    int | None,
+    int,
     typer.Option(
         min=1,
         max=100_000,
         metavar="N",
         help="With --arrivals: how many.",
-        show_default="32",
     ),
 ]
 PromptLengths = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--prompt-tokens",
         metavar="LENGTHS",
         help="With --arrivals: a number, uniform:a-b, or lognormal:MEDIAN,SIGMA.",
-        show_default="lognormal:128,0.7",
     ),
 ]
 AnswerLengths = Annotated[
-    str | None,
+    str,
     typer.Option(
         "--answer-tokens",
         metavar="LENGTHS",
         help="With --arrivals: likewise, of answers.",
-        show_default="lognormal:32,0.5",
     ),
 ]
 MaxSeqs = Annotated[
-    int | None,
+    int,
     typer.Option(
         min=1,
         max=4096,
         metavar="N",
         help="With --trace or --arrivals: most answers in progress at a time.",
-        show_default="16",
     ),
 ]
 FormatOption = Annotated[
