@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import importlib.util
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -21,7 +25,9 @@ from typer.testing import CliRunner
 from pamx.bench import plot
 from pamx.bench.record import SCHEMA
 from pamx.cli.app import app
+from pamx.cli.bench import command
 from pamx.cli.bench.layout import laid_out
+from tests.bench.synthetic import synthetic_record
 
 from .conftest import PAMX, Run
 
@@ -93,17 +99,41 @@ def _usage() -> list[tuple[list[str], str]]:
         (["--max-seqs", "3"], "--batch says it"),
         (["--arrivals", "poisson:1", "--batch", "2"], "no meaning beside"),
         (["--arrivals", "sometimes"], "neither poisson:RATE"),
-        (["--arrivals", "poisson:1", "--prompt-tokens", "many"], "neither a number of tokens"),
-        (["--trace", "/nowhere/trace.jsonl"], "No such file"),
+        (
+            ["--arrivals", "poisson:1", "--prompt-tokens", "many"],
+            "--prompt-tokens: 'many' is",
+        ),
+        (["--trace", "/nowhere/trace.jsonl"], "--trace: /nowhere/trace.jsonl: No such file"),
+        (["--trace", "/dev/zero"], "--trace: /dev/zero, line 1: it is longer than"),
+        (["--arrivals", "poisson:1", "--answer-tokens", "0"], "--answer-tokens: '0' is neither"),
+        (["--arrivals", "poisson:1e-9"], "--arrivals: 'poisson:1e-9' is neither"),
+        (
+            ["--arrivals", "poisson:0.000001"],
+            "'poisson:0.000001' takes more than a week",
+        ),
+        (["--slo", f"ttft={'9' * 400}s"], "--slo: ttft has no such limit"),
+        (["--json", "--format", "csv"], "--json: it does not go with --format csv"),
+        (["show", "--json", "--format", "csv"], "--json: it does not go with --format csv"),
+        (["compare", "a", "b", "--json", "--format", "md"], "--json: it does not go with --format"),
+        (["--revision", "main"], "--model and --revision"),
         (["--output", "report.doc"], "--format"),
         (["--output", "/nowhere/report.json"], "no folder /nowhere"),
+        (
+            ["--output", "/proc/run.json"],
+            "--output: /proc/run.json cannot be written",
+        ),
+        (["--plot", "/proc/plot.svg"], "--plot: /proc/plot.svg cannot be written: No such file"),
+        (["--plot", "p" * 300 + ".svg"], "cannot be written: File name too long"),
+        (["--plot", "/"], "--plot: / is a folder; name a file"),
+        (["--output", "x.svg", "--format", "md", "--plot", "x.svg"], "--plot: x.svg is --output"),
         (["--plot", "plot.gif"], "does not end in one of .png, .svg, .html"),
         (["--format", "xml"], "--format"),
         (["--model", "no/such/model"], "--model"),
         (["--model", "/nowhere/model"], "--model"),
-        (["--resume", "/nowhere/run.json"], "No such file"),
+        (["--resume", "/nowhere/run.json"], "--resume: /nowhere/run.json: No such file"),
         (["--resume", "run.json", "--batch", "2"], "as it was planned"),
-        (["show", "/nowhere/run.json"], "No such file"),
+        (["show", "/nowhere/run.json"], "FILE: /nowhere/run.json: No such file"),
+        (["compare", "/nowhere/a.json", "b"], "A: /nowhere/a.json: No such file"),
         (["compare", "a.json"], "B"),
     ]
 
@@ -114,6 +144,96 @@ def test_usage_errors_exit_with_2(args: list[str], said: str) -> None:
     assert result.exit_code == 2, result.output
     assert said in result.stderr
     assert result.stdout == ""
+
+
+WRONG = ["", " ", "0", "-1", "9" * 6000, "nan", "inf", "4-1", "٣", "²", "1e400", "x", "1,,2", "1.5"]
+TAKES = {"--time": "0 1.5", "--precision": "1.5", "--seed": "0", "--against": ""}
+REPLAYED = ("--requests", "--prompt-tokens", "--answer-tokens", "--max-seqs")
+
+
+@pytest.mark.parametrize("text", WRONG)
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--context", "--batch", "--partition", "--block-size", "--kv-dtype", "--output-tokens"),
+        *("--time", "--precision", "--seed", "--threads", "--slo", "--against", "--format"),
+        *("--heads", "--output", "--plot", "--resume", "--compute", "--arrivals", "--trace"),
+        *REPLAYED,
+    ],
+)
+def test_a_wrong_value_is_one_sentence_about_its_option(
+    option: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "_measured", lambda *_: None)
+    also = ["--arrivals", "poisson:1"] if option in REPLAYED else []
+    also += ["--kernel"] if option == "--heads" else []
+    result = runner.invoke(app, ["bench", *also, f"{option}={text}"])
+    if text in TAKES.get(option, "").split():
+        assert result.exit_code == 0, result.output
+        return
+    assert result.exit_code == 2, result.output
+    *_, said = [line for line in result.stderr.splitlines() if line]
+    assert said.startswith(f"Error: Invalid value for {option}: ".replace("'", "")) or (
+        said.startswith(f"Error: Invalid value for '{option}': ")
+    )
+    assert len(said) < 350
+    assert result.stdout == ""
+
+
+def test_a_number_given_twice_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = []
+    monkeypatch.setattr(command, "_measured", lambda record, *_: plans.append(record["plan"]))
+    lists = ("--partition", "auto,64,auto,64-64", "--kv-dtype", "auto,float16,auto")
+    lists += ("--block-size", "16,16", "--context", "64,64", "--batch", "1,1-1")
+    result = runner.invoke(app, ["bench", *lists, "--against", "mlx-lm", "--against", " mlx-lm "])
+    assert result.exit_code == 0, result.output
+    (plan,) = plans
+    assert [(w["context"], w["batch"]) for w in plan["workloads"]] == [(64, 1)]
+    assert [arm["id"] for arm in plan["arms"]] == [
+        "pamx, partition auto, KV auto",
+        "pamx, partition auto, KV auto, control",
+        "pamx, partition 64, KV auto",
+        "pamx, partition auto, KV float16",
+        "pamx, partition 64, KV float16",
+        "mlx-lm",
+    ]
+
+
+def test_files_that_cannot_be_written_are_told_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measured(*_: object) -> None:
+        pytest.fail("it was measured")
+
+    monkeypatch.setattr(command, "_measured", measured)
+    # Root may write everywhere but where the file system refuses.
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refusing)
+    for option, name in (("--output", "run.json"), ("--plot", "plot.svg")):
+        result = runner.invoke(app, ["bench", option, str(tmp_path / name)])
+        assert result.exit_code == 2
+        assert f"{option}: {tmp_path / name} cannot be written: Read-only file" in result.stderr
+    run = tmp_path / "run.json"
+    record = synthetic_record()
+    record["complete"] = False
+    run.write_text(json.dumps(record))
+    result = runner.invoke(app, ["bench", "--resume", str(run)])
+    assert result.exit_code == 2
+    assert f"--resume: {run} cannot be written" in result.stderr
+
+
+def refusing(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_a_missing_plotting_library_is_told_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "_measured", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    result = runner.invoke(app, ["bench", "--plot", str(tmp_path / "plot.svg")])
+    assert result.exit_code == 1
+    assert "pamx[plots]" in result.stderr
 
 
 @pytest.mark.parametrize("args", [["show", "F"], ["compare", "F", "F"], ["--resume", "F"]])
@@ -129,11 +249,28 @@ def test_what_does_not_fit_is_refused_before_anything_is_measured(run: Run) -> N
     long = run("bench", "--context", "9000", "--batch", "1")
     assert long.returncode == 2
     assert "more than the 8,192 that smollm2-135m was made for" in long.stderr
-    wide = run("bench", "--context", "8000", "--batch", "1,100000", "--kv-dtype", "float32")
+    wide = run("bench", "--context", "8000", "--batch", "100000", "--kv-dtype", "float32")
     assert wide.returncode == 2
     assert "100000 sequences of 8,000 tokens take 36,937,728,000,000 bytes" in wide.stderr
     assert "leave" in wide.stderr  # the budget's arithmetic
     assert long.stdout == wide.stdout == ""
+
+
+def test_what_does_not_fit_costs_its_own_cells(run: Run) -> None:
+    args = ("--context", "24,9000", "--batch", "1", "--output-tokens", "3", "--time", "0")
+    result = run("bench", *args, "--no-control", "--json")
+    assert result.returncode == 0, result.stderr
+    assert "9000x1: no arm fits, and is not measured. A context of 9,000" in result.stderr
+    record = json.loads(result.stdout)
+    validate(record)
+    fits, long = record["cells"]
+    assert fits["valid"]
+    assert not long["valid"]
+    assert not long["failed"]
+    assert "more than the 8,192" in long["why_invalid"]
+    assert long["samples"] == []
+    table = laid_out(record, 200)
+    assert "9000x1, pamx: invalid, because A context of 9,000 tokens" in table
 
 
 def test_a_sweep_of_the_default_model(run: Run, other: str, tmp_path: Path) -> None:
@@ -196,6 +333,8 @@ def test_a_sweep_of_the_default_model(run: Run, other: str, tmp_path: Path) -> N
     ratios = pd.read_csv(tmp_path / "compared.csv")
     assert set(ratios.ratio) == {1.0}
     assert "output_tok_per_s" in set(ratios.metric)
+    shown = run("bench", "show", str(file), "--json")
+    assert json.loads(shown.stdout) == record
     as_json = run("bench", "compare", str(file), str(file), "--json")
     assert as_json.stdout == run("bench", "compare", *[str(file)] * 2, "--format", "json").stdout
 
@@ -247,20 +386,23 @@ def test_what_time_has_no_room_for_is_left_for_another_run(run: Run, tmp_path: P
     args = ("--context", "24", "--batch", "1,2", "--output-tokens", "3", "--time", "0")
     result = run("bench", *args, "-o", str(file))
     assert result.returncode == 0, result.stderr
-    assert "24x1: 3 blocks, which a verdict needs, will take about" in result.stderr
-    assert "--time was over: 24x2 was not measured." in result.stderr
+    (said,) = [line for line in result.stderr.splitlines() if "verdict" in line]
+    assert said.startswith("A verdict for all 2 workloads needs about ")
+    assert "; --time is 0 s, which is not enough for one: 24x1 alone is measured" in said
+    assert "Out of time: 24x2 was not measured." in result.stderr
     assert f"--resume {file}" in result.stderr
-    assert "24x1: 1 sample of each arm fitted into --time" in " ".join(result.stdout.split())
+    assert "24x1: 1 sample of each arm fitted into the time" in " ".join(result.stdout.split())
     assert "relative" not in result.stdout  # a table of verdicts that are none
     record = json.loads(file.read_text())
     validate(record)
     assert not record["complete"]
     assert [len(cell["samples"]) for cell in record["cells"]] == [1, 1]
-    again = run("bench", "--resume", str(file), "-q")
+    again = run("bench", "--resume", str(file), "--time", "20", "-q")
     assert again.returncode == 0, again.stderr
     whole = json.loads(file.read_text())
     assert whole["complete"]
     assert {cell["workload"] for cell in whole["cells"]} == {"24x1", "24x2"}
+    assert min(len(c["samples"]) for c in whole["cells"] if c["workload"] == "24x2") >= 6
 
 
 def test_another_program_that_dies_costs_its_own_cells(run: Run, tmp_path: Path) -> None:
@@ -353,3 +495,30 @@ def test_a_replay_under_load(run: Run, tmp_path: Path) -> None:
     assert all(r["times"][0] > r["submitted"] for r in requests)
     assert cell["requests"]["ttft"]["n"] == 4
     assert cell["goodput"] == pytest.approx(4 / cell["replay"]["seconds"], rel=1e-3)
+    assert cell["peak_memory_bytes"] > 50e6
+    recomputed(cell, 60.0)
+
+
+def recomputed(cell: dict[str, Any], most: float) -> None:
+    """Goodput and percentiles once more, from the raw times, by pandas' definitions."""
+    requests = cell["samples"][0]["requests"]
+    frame = pd.DataFrame(
+        {
+            "ttft": r["times"][0] - r["submitted"],
+            "e2e": r["times"][-1] - r["submitted"],
+            "tpot": (r["times"][-1] - r["times"][0]) / (len(r["times"]) - 1),
+        }
+        for r in requests
+    )
+    gaps = pd.Series([g for r in requests for g in pd.Series(r["times"]).diff().dropna()])
+    for name, values in [*frame.items(), ("itl", gaps)]:
+        found = cell["requests"][name]
+        assert found["n"] == len(values)
+        assert found["mean"] == pytest.approx(values.mean())
+        assert found["sd"] == pytest.approx(values.std())
+        for p in (50, 90, 99):
+            assert found[f"p{p}"] == pytest.approx(values.quantile(p / 100))
+        assert (found["min"], found["max"]) == pytest.approx((values.min(), values.max()))
+    last = max(r["times"][-1] for r in requests)
+    took = last - min(r["submitted"] for r in requests)
+    assert cell["goodput"] == pytest.approx((frame.ttft <= most).sum() / took)

@@ -149,8 +149,8 @@ def _arms(
     from pamx.bench.workload import arms
     from pamx.cli.bench import choose
 
-    names = list(dict.fromkeys(against))
-    if any(not name.strip() for name in names):
+    names = list(dict.fromkeys(name.strip() for name in against))
+    if not all(names):
         raise typer.BadParameter("it is empty: name mlx-lm, or a command.", param_hint="--against")
     for name in names:
         choose.check_command(name)
