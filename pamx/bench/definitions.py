@@ -26,8 +26,8 @@ DEFINITIONS: dict[str, str] = {
     "goodput": "Requests that meet all given limits, per second from the first submission to the "
     "last token.",
     "peak_memory": "Most resident memory of the arm's process while it warmed up on this workload, "
-    "weights and the whole KV pool included, after it gave back what earlier arms left; where the system does not tell, "
-    "the most that MLX held.",
+    "weights and the whole KV pool included, after it gave back what earlier arms left; where the "
+    "system does not tell, the most that MLX held.",
     "pages": "Blocks of the KV pool that were in use at the same time, at most.",
     "partition": "Tokens of context that share one softmax before partial results are merged; as "
     "reported by the attention call itself, after it ran.",
