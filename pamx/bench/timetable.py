@@ -16,8 +16,9 @@ from pamx.bench.workload import Workload
 # Without --time: seconds that every run may take, and the most that one takes if its verdicts need
 # them.
 UNASKED, MOST_UNASKED = 120.0, 600.0
-# Tokens of prompts that take about as long to read as a step of an answer takes.
-_STEP = 16
+# Tokens of prompts that take about as long to read as a step of an answer takes, and as each of its
+# sequences adds.
+_STEP, _SEQUENCE = 6, 2
 # Tokens before one, behind which it takes about twice as long to read as the first one.
 _TWICE = 2048
 # A machine is never as quick throughout as in its best moment.
@@ -27,7 +28,8 @@ _SPARE = 1.2
 def work(workload: Workload) -> float:
     """About how much there is to do, in first tokens of prompts."""
     slower = 1 + workload.prompt_tokens / 2 / _TWICE
-    return workload.prompt_tokens * slower * workload.batch + _STEP * workload.output_tokens
+    step = _STEP + _SEQUENCE * workload.batch
+    return workload.prompt_tokens * slower * workload.batch + step * workload.output_tokens
 
 
 def in_words(seconds: float) -> str:
@@ -62,6 +64,7 @@ class Timetable:
         self._end: float | None = None if seconds is None else self._begin + seconds
         self._left = dict(left)
         self._pace: float | None = None  # seconds for warm-up and a verdict, by work
+        self._promised: list[str] = []
         self.without: list[str] = []
 
     def admits(self, workload: Workload) -> bool:
@@ -69,8 +72,18 @@ class Timetable:
 
         The first one is measured whatever the time: nobody knows yet how long it takes.
         """
-        if self._pace is None or workload.id in self._with_verdict(self._rest()):
+        if self._pace is None:
             return True
+        self._extend(0.0)
+        rest = self._rest()
+        if workload.id in self._with_verdict(rest):
+            return True
+        if workload.id in self._promised:
+            needs = in_words(self._needs(workload.id))
+            self._tell(
+                f"{workload.id}: all takes longer than it seemed at first. A verdict needs about "
+                f"{needs} and {in_words(rest)} are left: it is left to --resume."
+            )
         del self._left[workload.id]
         self.without.append(workload.id)
         return False
@@ -84,17 +97,19 @@ class Timetable:
             self._pace = (warm + mine) / amount
         if self._pace is None:
             return 0.0
+        self._extend(mine)
         if first:
             self._plan(workload, mine)
         rest = self._rest()
         others = self._with_verdict(rest - mine)
-        spare = max(0.0, rest - mine - sum(self._needs(name) for name in others))
+        kept = _SPARE * sum(self._needs(name) for name in others)
+        spare = max(0.0, rest - mine - kept)
         whole = amount + sum(self._left[name] for name in others)
         return min(rest, mine + spare * amount / whole)
 
     def words(self) -> str:
-        """How long the run goes on at most, for a progress line; "" if that is unknown yet."""
-        return "" if self._end is None else f"at most {in_words(self._rest())} left; "
+        """How long the run goes on, for a progress line; "" if that is unknown yet."""
+        return "" if self._end is None else f"up to {in_words(self._rest())} left; "
 
     def _rest(self) -> float:
         assert self._end is not None
@@ -113,29 +128,38 @@ class Timetable:
             found.append(name)
         return found
 
+    def _extend(self, mine: float) -> None:
+        """Sets an end if nobody did: later, if what is left turns out to need it."""
+        if self._given is not None:
+            return
+        left = mine + sum(self._needs(name) for name in self._left)
+        wanted = self._clock() - self._begin + _SPARE * left
+        end = self._begin + min(MOST_UNASKED, max(UNASKED, wanted))
+        self._end = end if self._end is None else max(self._end, end)
+
     def _plan(self, first: Workload, mine: float) -> None:
-        """Sets an end if nobody did, and says what can be had until then."""
+        """Says what verdicts need, and what can be had until the end."""
         gone = self._clock() - self._begin
         needed = gone + mine + sum(self._needs(name) for name in self._left)
-        if self._given is None:
-            wanted = min(MOST_UNASKED, max(UNASKED, _SPARE * needed))
-            self._end = self._begin + wanted
         rest = self._rest()
         names = [first.id, *self._left]
         what = f"all {len(names)} workloads" if len(names) > 1 else first.id
         needs = f"A verdict for {what} needs about {in_words(needed)}"
         if gone + rest >= needed:
+            self._promised = names
             if gone + rest > UNASKED:
-                self._tell(f"{needs}; this run takes at most {in_words(gone + rest)}.")
+                self._tell(f"{needs}; this run goes on for up to {in_words(gone + rest)}.")
             return
         having = [first.id, *self._with_verdict(rest - mine)] if rest >= mine else []
+        self._promised = having
         limit = (
             f"a run without --time ends after {in_words(MOST_UNASKED)}"
             if self._given is None
             else f"--time is {self._given:g} s"
         )
         if having:
-            enough = f"which is enough for {', '.join(n for n in names if n in having)}"
+            quick = ", ".join(name for name in names if name in having)
+            enough = f"which is enough for {quick}, and the rest is left to --resume"
         else:
             enough = f"which is not enough for one: {first.id} alone is measured, without a verdict"
         wanted = math.ceil(_SPARE * needed / 10) * 10

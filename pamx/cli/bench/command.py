@@ -329,7 +329,8 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
         if not record["cells"] and isinstance(error, KeyboardInterrupt):
             say("Interrupted: nothing was finished, nothing was written.")
         if record["cells"]:
-            _deliver(record, to)
+            with suppress(KeyboardInterrupt):  # a second one: what is kept is said all the same
+                _deliver(record, to)
             if record["kind"] != "replay" and file is not None:
                 ended = "Interrupted: " if isinstance(error, KeyboardInterrupt) else ""
                 note(f"{ended}`pamx bench --resume {file}` measures the rest.")
