@@ -22,7 +22,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from pamx.bench import plot
+from pamx.bench import plot, sweep
 from pamx.bench.record import SCHEMA
 from pamx.cli.app import app
 from pamx.cli.bench import command
@@ -251,7 +251,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_measured(run: Run) -> N
     assert "more than the 8,192 that smollm2-135m was made for" in long.stderr
     wide = run("bench", "--context", "8000", "--batch", "100000", "--kv-dtype", "float32")
     assert wide.returncode == 2
-    assert "100000 sequences of 8,000 tokens take 36,937,728,000,000 bytes" in wide.stderr
+    assert "100,000 times 8,000 tokens take 36,937,728,000,000 bytes" in wide.stderr
     assert "leave" in wide.stderr  # the budget's arithmetic
     assert long.stdout == wide.stdout == ""
 
@@ -522,3 +522,33 @@ def recomputed(cell: dict[str, Any], most: float) -> None:
     last = max(r["times"][-1] for r in requests)
     took = last - min(r["submitted"] for r in requests)
     assert cell["goodput"] == pytest.approx((frame.ttft <= most).sum() / took)
+
+
+def test_a_second_ctrl_c_does_not_hide_where_the_rest_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    run = tmp_path / "run.json"
+    record = synthetic_record()
+    record["complete"] = False
+    run.write_text(json.dumps(record))
+    monkeypatch.setattr(sweep, "sweep", interrupted)
+    monkeypatch.setattr(command, "_deliver", interrupted)
+    result = runner.invoke(app, ["bench", "--resume", str(run)])
+    assert result.exit_code == 130
+    assert f"Interrupted: `pamx bench --resume {run}` measures the rest." in result.stderr
+
+
+def test_a_folder_of_results_that_cannot_be_written_is_told(run: Run, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "models").mkdir(parents=True)
+    (home / "bench").write_text("a file in its place")
+    args = ("--kernel", "--heads", "4,2,64", "--context", "64", "--batch", "1,2", "--time", "0")
+    result = run("bench", *args, "-q", env={"PAMX_HOME": str(home)})
+    assert result.returncode == 0, result.stderr
+    assert "This run is not kept for `pamx bench show` nor for --resume: -o FILE" in result.stderr
+    assert "there is no folder" in result.stderr
+    assert "Out of time: 64x2 was not measured." in result.stderr
+    assert "--resume /" not in result.stderr

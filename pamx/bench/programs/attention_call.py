@@ -82,7 +82,7 @@ class AttentionCall:
         for shape in map(_shape, question["shapes"]):
             needed = 3 * shape.nbytes  # the pages, and what is copied from and to
             why = (
-                f"{shape.batch} sequences of {shape.context:,} tokens take {shape.nbytes:,} bytes "
+                f"{shape.batch:,} times {shape.context:,} tokens take {shape.nbytes:,} bytes "
                 f"of pages, and as much twice over to be copied: {budget.explain()}."
             )
             reasons.append(why if needed > budget.pages else "")

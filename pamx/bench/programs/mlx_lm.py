@@ -47,7 +47,7 @@ class MlxLm:
             queries = min(context, _CHUNK) * min(batch, _PROMPTS)
             work = queries * context * scores
             why = (
-                f"{batch} sequences of {context:,} tokens take {cache:,} bytes of dense cache and "
+                f"{batch:,} times {context:,} tokens take {cache:,} bytes of dense cache and "
                 f"{work:,} for the scores of a piece of prompt: {budget.explain()}."
             )
             reasons.append(why if cache + work > budget.pages else "")

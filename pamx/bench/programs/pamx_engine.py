@@ -94,7 +94,7 @@ class PamxEngine:
                 )
             elif needed > budget.pages:
                 why = (
-                    f"{batch} sequences of {context:,} tokens take {needed:,} bytes of KV cache: "
+                    f"{batch:,} times {context:,} tokens take {needed:,} bytes of KV cache: "
                     f"{budget.explain()}."
                 )
             reasons.append(why)
