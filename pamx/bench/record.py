@@ -145,6 +145,8 @@ def _disagreement(record: Record) -> str | None:
                 if name not in outputs:
                     return f"{place}.outputs.{name} is missing"
     for number, found in enumerate(record["comparisons"]):
-        if len({found[name] is None for name in ("ratio", "low", "high")}) > 1:
-            return f"comparisons[{number}] has a part of an interval"
+        if (found["low"] is None) != (found["high"] is None):
+            return f"comparisons[{number}] has one end of an interval"
+        if found["low"] is not None and found["ratio"] is None:
+            return f"comparisons[{number}] has an interval of nothing"
     return None
