@@ -356,7 +356,7 @@ def _map(axes: Axes, record: Record, cells: list[dict[str, Any]], arms: list[str
     from matplotlib.colors import to_rgba
 
     metric = CALL if record["kind"] == "kernel" else OUTPUT
-    margin = equality_margin(record["plan"]["precision"])
+    margin = equality_margin(record["plan"].get("precision", 0.0))
     contexts = sorted({c["context"] for c in cells})
     batches = sorted({c["batch"] for c in cells})
     colours = [[to_rgba(_NEUTRAL, 0.0)] * len(contexts) for _ in batches]
@@ -494,6 +494,6 @@ def _ratios(axes: Axes, ratios: list[dict[str, Any]], places: list[int]) -> None
             fontsize=_SMALL - 1,
             color=INK,
         )
-    axes.axvline(1, color=INK, lw=0.8)
+    axes.axvline(1, color=_NEUTRAL, lw=0.8, ls="--", zorder=0)
     axes.set_xlim(1 / reach, reach)
     _few_ticks(axes.xaxis)
