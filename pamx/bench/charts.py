@@ -112,6 +112,8 @@ def _note(figure: Figure, cells: Sequence[dict[str, Any]], metrics: Sequence[Met
         said += " Bars: their 95 % intervals."
     else:
         said += " No intervals: fewer than 6 samples."
+    if any(line.get_markerfacecolor() == "none" for axes in figure.axes for line in axes.lines):
+        said += " Open triangles: an interval goes on there."
     figure.supxlabel(said, fontsize=_SMALL, color=INK)
 
 
@@ -156,6 +158,11 @@ def _ends(cells: Sequence[dict[str, Any]], metric: Metric, far: bool) -> tuple[f
     high = max(min(f["high"] or f["typical"], _BEYOND * top) for f in figures)
     low = min(max(f["low"] or f["typical"], bottom / _BEYOND) for f in figures)
     return (low / 1.3, high * 1.3) if far else (0.0, 1.12 * high)
+
+
+def _cut(figure: dict[str, Any], ends: tuple[float, float]) -> bool:
+    """Whether an interval goes on where the axis ends."""
+    return figure["high"] is not None and figure["high"] > ends[1]
 
 
 def _reach(
@@ -229,7 +236,12 @@ def _lines(
         x = [math.log2(c["context"]) + beside for c in mine]
         y = [f["typical"] * scale for f in figures]
         reach = _reach(figures, scale, ends)
-        axes.errorbar(x, y, reach, label=_name(arm), clip_on=False, zorder=3, **_style(number))
+        style = _style(number)
+        axes.errorbar(x, y, reach, label=_name(arm), clip_on=False, zorder=3, **style)
+        for at, figure in zip(x, figures, strict=True):
+            if _cut(figure, ends):
+                end = [at], [ends[1] * scale]
+                axes.plot(*end, marker="^", color=style["color"], mfc="none", clip_on=False)
         last[number] = y[-1]
     axes.set_ylim(ends[0] * scale, ends[1] * scale)
     if far:
@@ -326,7 +338,11 @@ def _points(
         figure, number = cell["figures"][metric.name], arms.index(cell["arm"])
         reach = _reach([figure], scale, ends)
         x = figure["typical"] * scale
-        axes.errorbar([x], [number], xerr=reach, zorder=3, clip_on=False, **_style(number))
+        style = _style(number)
+        axes.errorbar([x], [number], xerr=reach, zorder=3, clip_on=False, **style)
+        if _cut(figure, ends):
+            end = [ends[1] * scale], [number]
+            axes.plot(*end, marker=">", color=style["color"], mfc="none", clip_on=False)
         axes.annotate(
             _plain(metric_spread(metric, figure)),
             (x, number),

@@ -25,6 +25,7 @@ from pamx.bench.compare import Comparison, compare, compare_records, different_f
 from pamx.bench.formats import as_text, comparison_as_text
 from pamx.bench.metrics import TPOT
 from pamx.bench.record import SCHEMA, DamagedError, Record, load, save
+from pamx.bench.words import headed_table
 from pamx.errors import PamxError, RequestError
 
 from .synthetic import synthetic_record
@@ -175,6 +176,17 @@ def test_no_interval_or_marker_is_cut(contexts: list[int], slow: float) -> None:
     scales = {axes.get_yscale() if contexts[1:] else axes.get_xscale() for axes in figure.axes}
     assert ("log" in scales) == (slow > 5)
     assert any("log scale" in a.get_ylabel() + a.get_title() for a in figure.axes) == (slow > 5)
+
+
+@pytest.mark.parametrize("contexts", [[256], [256, 1024]])
+def test_an_absurd_interval_does_not_flatten_the_rest(contexts: list[int]) -> None:
+    found = synthetic_record(contexts=contexts, batches=[1], partitions=[None], others=())
+    figure = found["cells"][0]["figures"]["tpot"]
+    figure |= {"low": figure["typical"] / 1000, "high": figure["typical"] * 1000}
+    axes = record_figure(found).axes[1]
+    assert max(*axes.get_xlim(), *axes.get_ylim()) < 10 * figure["typical"] * 1e3
+    (mark,) = [line for line in axes.lines if line.get_markerfacecolor() == "none"]
+    assert mark.get_marker() in ("^", ">")  # it goes on there
 
 
 def test_one_context_is_drawn_by_arm_with_its_figures() -> None:
@@ -448,3 +460,25 @@ def test_a_plot_of_two_runs_says_what_its_points_are(comparison: Comparison) -> 
     assert [axes.get_title() for axes in figure.axes] == ["TTFT", "TPOT", "output tok/s"]
     assert any(text.endswith(") slower") for text in written(figure))
     assert "A: a.json" in figure.get_supxlabel()
+
+
+# ---- the README ----------------------------------------------------------------------------------
+
+
+def test_the_readmes_tables_are_those_of_the_record_beside_them() -> None:
+    root = Path(__file__).parents[2]
+    text = (root / "README.md").read_text()
+    record = load(root / "bench/results/partitions.json")
+    assert f"$ {record['provenance']['command']}\n" in text
+    section = text[text.index("### How fast?") : text.index("## From Python")]
+    lines = [line.strip("|\n ").split(" | ") for line in section.splitlines() if line[:1] == "|"]
+    starts = [i for i, line in enumerate(lines) if line[0] == "workload"]
+    tables = headed_table(record)
+    assert len(starts) == len(tables) == 2
+    for start, table in zip(starts, tables, strict=True):
+        titles = [column.title for column in table.columns]
+        shown = [titles.index(name) for name in lines[start]]
+        rows = [[row[i] for i in shown] for row in table.rows]
+        assert lines[start + 2 : start + 2 + len(rows)] == rows
+    drawn = (root / "bench/results/partitions.svg").read_bytes()
+    assert drawn.startswith(b"<?xml")
