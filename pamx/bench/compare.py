@@ -122,8 +122,19 @@ def compare(a: Record, b: Record, names: tuple[str, str]) -> Comparison:
     """
     ratios = compare_records(a, b)
     runs = (_about(a), _about(b))
-    warnings = [f"{letter}: {w}" for letter, run in (("A", a), ("B", b)) for w in run["warnings"]]
+    warnings = [
+        f"{letter}: {warning}"
+        for letter, run in (("A", a), ("B", b))
+        for warning in run["warnings"]
+        if _concerns(warning, run, {c["workload"] for c in ratios})
+    ]
     return Comparison(names, runs, ratios, different_facts(a, b), [*_alone(a, b), *warnings])
+
+
+def _concerns(warning: str, run: Record, compared: set[str]) -> bool:
+    """Whether a warning is about a workload that is compared, or about none."""
+    others = {c["workload"] for c in run["cells"]} - compared
+    return warning.partition(": ")[0] not in others
 
 
 def _about(record: Record) -> str:

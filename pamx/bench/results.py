@@ -161,8 +161,8 @@ def imprecise(
             f"verdict needs {FEWEST}: a longer one brings them."
         ]
     return [
-        f"{workload.id}: the time was over before the intervals of {', '.join(wide)} were within "
-        f"{precision:.1%}: a longer --time narrows them."
+        f"{workload.id}: the time was over before intervals were within {precision:.1%} "
+        f"({', '.join(wide)}): a longer --time narrows them."
     ]
 
 

@@ -397,7 +397,9 @@ def test_a_comparison_shows_both_figures_and_what_to_beware_of() -> None:
     first = synthetic_record(contexts=[256], batches=[1, 4])
     second = synthetic_record(contexts=[256], batches=[1], speeds={"mlx-lm": 2.0}, seed=9)
     second["warnings"] = ["256x1: other programs used 31% of the CPUs meanwhile."]
+    first["warnings"] = ["256x4: nobody asked."]  # not compared
     found = compare(first, second, ("old.json", "new\x1b[2J.json"))
+    assert not any("nobody asked" in note for note in found.notes())
     row = next(r for r in found.table().rows if r[1:3] == ["mlx-lm", "TTFT"])
     assert row[3].startswith("2")  # milliseconds of A
     assert row[4].startswith("4")
