@@ -289,6 +289,8 @@ def notes(record: Record) -> list[str]:
     found = []
     if not record["complete"]:
         found.append(f"Not complete: {missing(record)}.")
+    if record["kind"] == "replay" and len(record["cells"]) > 1:
+        found.append("Each arm replayed the requests once: a difference may be chance.")
     for cell in record["cells"]:
         where = f"{cell['workload']}, {cell['arm']}"
         if not cell["valid"]:

@@ -96,6 +96,7 @@ def test_what_is_defined_is_what_is_shown(record: Record, kind: str) -> None:
     tables = headed_table(found)
     names = [line.partition(":")[0] for line in definitions(found, tables)]
     titles = list(dict.fromkeys(title(c.key) for table in tables for c in table.columns))
+    assert any("may be chance" in note for note in notes(found)) == (kind == "replay")
     assert names[: len(titles)] == titles
     assert len(set(names)) == len(names)
     about = {"sweep": {"verdict", "value", "interval", "p50, p90, p99", "times", "relative speed"}}
