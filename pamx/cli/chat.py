@@ -14,7 +14,8 @@ from pamx.cli.conversation import Conversation
 from pamx.cli.engine_thread import EngineThread
 from pamx.cli.failures import report
 from pamx.cli.loading import Loading, load_engine
-from pamx.cli.terminal import is_terminal
+from pamx.cli.statistics import cut_off
+from pamx.cli.terminal import is_terminal, note
 from pamx.errors import OutOfBlocksError, RequestError
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def chat(
         wanted = Loading(name, revision, trust_remote_code, context, threads, compute, kv_dtype)
         return load_engine(wanted, verbose)
 
+    from pamx.models import fetch
+
     def ask(session: ChatSession, text: str) -> Iterator[Delta]:
         from pamx.engine import Sampling
 
@@ -68,20 +71,19 @@ def chat(
     def start(later: bool = False) -> Conversation:
         return Conversation(EngineThread(load, label, later=later), ask, system)
 
+    # Now, not in the background: a download shows its progress, and a name that is wrong is known
+    # before the first question, even if none comes.
+    fetch(name, revision=revision)
     if is_terminal(sys.stdin) and is_terminal(sys.stdout):
         from pamx.cli.repl import talk
-        from pamx.models import fetch
 
-        # Now, not in the background: a download shows its progress, and a name that is wrong is
-        # known before the first question.
-        fetch(name, revision=revision)
         with start(later=True) as conversation:
-            talk(conversation, label)
-    elif not _answer_lines(start):
+            talk(conversation, label, max_tokens)
+    elif not _answer_lines(start, max_tokens):
         raise typer.Exit(1)
 
 
-def _answer_lines(start: Callable[[], Conversation]) -> bool:
+def _answer_lines(start: Callable[[], Conversation], max_tokens: int | None) -> bool:
     """Answers each line of standard input; returns whether every one could be answered."""
     lines = (line for line in stdin.lines() if line.strip())
     first = next(lines, None)
@@ -92,7 +94,9 @@ def _answer_lines(start: Callable[[], Conversation]) -> bool:
         conversation.open()
         for line in chain([first], lines):
             try:
-                conversation.answer(line)
+                completion = conversation.answer(line)
+                if completion and (cut := cut_off(completion, max_tokens)):
+                    note(cut)
             except (RequestError, OutOfBlocksError) as error:
                 report(error)
                 complete = False

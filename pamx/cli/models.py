@@ -11,7 +11,7 @@ import typer
 from pamx.cli import options
 from pamx.cli.sizes import bytes_text
 from pamx.cli.terminal import is_terminal, say, write, write_json
-from pamx.errors import ModelError
+from pamx.errors import ModelError, NotAModelError, RequestError
 
 if TYPE_CHECKING:
     from pamx.models import CachedModel
@@ -71,7 +71,7 @@ def path(name: Name) -> None:
     """Print the folder of a model that is on this machine."""
     found = _find(name)
     if len(found) > 1:
-        raise ModelError(
+        raise RequestError(
             f"{name} is here in {len(found)} versions.",
             "Name one of them: " + ", ".join(f"{m.name}@{(m.revision or '')[:12]}" for m in found),
         )
@@ -137,8 +137,20 @@ def _find(name: str) -> list[CachedModel]:
         or (model.name == repository and revision and (model.revision or "").startswith(revision))
     ]
     if not found:
-        raise ModelError(f"{name} is not on this machine.", "`pamx models` lists what is.")
+        raise _absent(name)
     return found
+
+
+def _absent(name: str) -> ModelError:
+    """That a model is not here; of another kind if the name is none of a model anyway."""
+    from pamx.models.source import classify
+
+    kind = ModelError
+    try:
+        classify(name)
+    except NotAModelError:
+        kind = NotAModelError
+    return kind(f"{name} is not on this machine.", "`pamx models` lists what is.")
 
 
 def _what(model: CachedModel, name: str, packed: bool = False) -> str:

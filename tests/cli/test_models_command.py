@@ -118,11 +118,13 @@ def test_an_empty_list(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["path", "rm"])
-def test_a_model_that_is_not_here(run: Run, command: str) -> None:
-    result = run("models", command, "nothing")
-    assert result.returncode == 1
+@pytest.mark.parametrize(("name", "status"), [("nothing", 2), ("org/nothing", 1)])
+def test_a_model_that_is_not_here(run: Run, command: str, name: str, status: int) -> None:
+    """2 for what can be no model, as everywhere; 1 for one that may be elsewhere."""
+    result = run("models", command, name)
+    assert result.returncode == status
     assert result.stdout == ""
-    assert "nothing is not on this machine" in result.stderr
+    assert f"{name} is not on this machine" in result.stderr
     assert "`pamx models`" in result.stderr
 
 
@@ -150,7 +152,7 @@ def test_rm_asks_a_person(
         encoding="utf-8",
         timeout=30,
     )
-    child.expect(r"Delete smollm2-135m \(\d+ MiB\)\?")
+    child.expect(r"Delete smollm2-135m \(\d+ MB\)\?")
     child.send(f"{answer}\r")
     child.expect(pexpect.EOF)
     child.close()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pamx.cli.sizes import bytes_text
+from pamx.cli.sizes import bytes_text, counted
 from pamx.cli.terminal import printable
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b31m\r\x00\x08\x7fé\t漢\n"
@@ -52,10 +52,22 @@ def test_colour_only_where_it_is_wanted(
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (3 << 20, "3 MiB"), (3 << 29, "1.5 GiB")]
+    ("count", "text"),
+    [
+        *((0, "0 B"), (999, "999 B"), (1_000, "1.00 kB"), (93_450_000, "93.5 MB")),
+        *((999_499_999, "999 MB"), (999_500_000, "1.00 GB"), (16_400_000_000, "16.4 GB")),
+        (3 * 10**15, "3,000 TB"),
+    ],
 )
 def test_sizes(count: int, text: str) -> None:
     assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12_345, "12,345 rows")]
+)
+def test_counts(count: int, text: str) -> None:
+    assert counted(count, "row") == text
 
 
 def _on_a_terminal(args: list[str], env: dict[str, str]) -> tuple[str, int]:

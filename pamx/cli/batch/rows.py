@@ -18,6 +18,7 @@ from pamx.cli.batch.fields import OPTIONS, BadFieldError, integer, options_of, s
 from pamx.cli.batch.lines import LONGEST, numbered_lines
 from pamx.cli.batch.prompts import prompt_of, with_system
 from pamx.cli.batch.row import BadRow, Endpoint, Notice, Options, Row, RowEvent
+from pamx.cli.sizes import bytes_text
 from pamx.errors import RequestError
 
 _ENDPOINTS: dict[str, Endpoint] = {
@@ -114,7 +115,7 @@ class _Parser:
     def parse(self, number: int, line: bytes | None) -> Row:
         """Raises BadFieldError for a line that is no request."""
         if line is None:
-            raise BadFieldError(f"it is longer than {LONGEST // 2**20} MiB")
+            raise BadFieldError(f"it is longer than {bytes_text(LONGEST)}")
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
