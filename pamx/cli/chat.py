@@ -49,11 +49,17 @@ def chat(
 
     On a terminal: Ctrl-C stops an answer, Ctrl-D leaves, /help lists the commands. From a pipe:
     each line is one turn of the conversation, answered on standard output in order; blank lines
-    are skipped and nothing is a command. If a turn could not be answered, the exit status is 1.
+    are skipped and nothing is a command. If a turn could not be answered, the exit status is 1; an
+    answer that the context or --max-tokens cuts off is one.
+
+    \b
+    pamx chat
+    pamx chat mlx-community/Qwen3-0.6B-4bit --system "Answer in one sentence."
+    pamx chat < questions.txt > answers.txt
     """
     if name is not None and model is not None and name != model:
         raise typer.BadParameter("two models are named; give one.", param_hint="--model")
-    name = name or model
+    name = model if name is None else name
     label = name or "the built-in model"
 
     def load() -> Engine:
@@ -79,7 +85,10 @@ def chat(
 
         with start(later=True) as conversation:
             talk(conversation, label, max_tokens)
-    elif not _answer_lines(start, max_tokens):
+        return
+    if is_terminal(sys.stdin):
+        note("Each line is a question; Ctrl-D ends.")
+    if not _answer_lines(start, max_tokens):
         raise typer.Exit(1)
 
 

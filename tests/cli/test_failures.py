@@ -39,7 +39,7 @@ _NAMING = [  # all but the name of a model
 @pytest.mark.parametrize("words", _NAMING, ids=" ".join)
 @pytest.mark.parametrize(
     ("name", "status"),
-    [("nosuch", 2), ("./nowhere", 2), ("{file}", 2), ("org/absent", 1)],
+    [("nosuch", 2), ("", 2), ("./nowhere", 2), ("{file}", 2), ("org/absent", 1)],
 )
 def test_a_wrong_name_has_one_exit_status(
     run: Run, words: list[str], name: str, status: int, tmp_path: Path

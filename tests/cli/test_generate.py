@@ -87,9 +87,9 @@ def test_a_prompt_longer_than_the_context_is_refused(run: Run) -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("options", [[], ["--json"], ["--beams", "2"]])
+@pytest.mark.parametrize("options", [["64"], ["64", "--json"], ["128", "--beams", "2"]])
 def test_an_answer_that_the_context_cuts_is_said_to_be(run: Run, options: list[str]) -> None:
-    result = run("generate", "--context", "128", "Tell me a long story.", *options)
+    result = run("generate", "Tell me a long story.", "--context", *options)
     assert result.returncode == 0
     assert result.stderr.startswith("The answer is cut off: the context ")
 

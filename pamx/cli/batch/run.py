@@ -25,6 +25,7 @@ from pamx.cli.computed import computed_by
 from pamx.cli.engine_thread import EngineThread
 from pamx.cli.failures import ToldInterrupt, as_given
 from pamx.cli.sizes import counted
+from pamx.cli.terminal import is_terminal, note
 from pamx.errors import PamxError, RequestError
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ def run_batch(job: Job, defaults: Defaults, load: Callable[[], Engine], label: s
         failed_before: list[int] = []
         rows = _read(job, stream, name, defaults)
         rows = unfinished(rows, earlier, name, job.output or "", failed_before)
+        if job.file == "-" and is_terminal(sys.stdin):
+            note("Each line is a row; Ctrl-D ends.")
         run = _Run(job, name, output, _progress(job, before, defaults.options.n))
         run.answer(Feed(rows), load, label, before)
     run.conclude(before, failed_before, len(earlier))
