@@ -32,6 +32,10 @@ class RequestError(PamxError):
     """A request cannot be served as asked: an empty prompt, a prompt past the context."""
 
 
+class NoRoomError(RequestError):
+    """Memory has no room for a model, however little is asked of it."""
+
+
 class OutOfBlocksError(PamxError):
     """The block pool has fewer free blocks than a request needs."""
 

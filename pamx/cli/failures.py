@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pamx.cli.sizes import bytes_text
 from pamx.cli.terminal import is_terminal, say, settle_stdout
-from pamx.errors import NotAModelError, PamxError, RequestError
+from pamx.errors import NoRoomError, NotAModelError, PamxError, RequestError
 from pamx.switches import switched_on
 
 FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
@@ -57,7 +57,8 @@ def exit_status(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
-    if isinstance(error, NotAModelError | RequestError):
+    given_wrongly = isinstance(error, NotAModelError | RequestError)
+    if given_wrongly and not isinstance(error, NoRoomError):
         return WRONG_USE
     return FAILED
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 
-from pamx.errors import OutOfBlocksError, RequestError
+from pamx.errors import NoRoomError, RequestError
 from pamx.kv.budget import UNASKED_SHARE, Footprint, MemoryBudget
 from pamx.kv.pool import LayerGeometry, token_bytes
 from pamx.substitute.admission import Admission
@@ -159,13 +159,13 @@ def pool_tokens(
 
     Raises:
         RequestError: as many as are wanted do not fit, with the arithmetic.
-        OutOfBlocksError: none fits.
+        NoRoomError: none fits.
     """
     each = needs.cache_bytes(1)
     if wanted is None:
         fits = needs.tokens_that_fit(int(budget.pages * UNASKED_SHARE))
         if fits < 1:
-            raise OutOfBlocksError(
+            raise NoRoomError(
                 f"There is no room for a KV cache: {budget.explain()}, and a token takes "
                 f"{each:,} bytes.",
                 "Close other programs, or take a smaller model.",

@@ -12,7 +12,7 @@ import pytest
 
 from pamx.cli import process
 from pamx.cli.failures import exit_status, explain, report
-from pamx.errors import ModelError, NotAModelError, OutOfBlocksError, RequestError
+from pamx.errors import ModelError, NoRoomError, NotAModelError, OutOfBlocksError, RequestError
 
 from .conftest import PAMX, Run
 
@@ -86,6 +86,7 @@ def test_what_cannot_be_meant_exits_with_2(run: Run, args: list[str], tmp_path: 
         (RequestError("x"), 2),
         (ModelError("a download that broke off"), 1),
         (OutOfBlocksError("x"), 1),
+        (NoRoomError("x"), 1),
         (FileNotFoundError(errno.ENOENT, "x", "one of ours"), 1),
         (MemoryError(), 1),
         (KeyError("a bug"), 1),
