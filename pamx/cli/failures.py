@@ -8,9 +8,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from pamx.cli.sizes import bytes_text
 from pamx.cli.terminal import is_terminal, say, settle_stdout
 from pamx.errors import PamxError
+from pamx.sizes import bytes_text
 from pamx.switches import switched_on
 
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141

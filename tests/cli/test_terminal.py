@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pamx.cli.sizes import bytes_text
 from pamx.cli.terminal import printable
+from pamx.sizes import bytes_text
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b31m\r\x00\x08\x7fé\t漢\n"
 SCRIPT = f"from pamx.cli.terminal import write; write({HOSTILE!r})"

@@ -124,10 +124,18 @@ PlanWindow = Annotated[
 PlanMla = Annotated[
     bool, typer.Option("--mla", help="With --plan: the cache is a latent one (DeepSeek's MLA).")
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="With --model: also what each layer keeps, and how attention will be cut into work.",
+    ),
+]
 
 # The options of each use, beside --json; those of "" go without --model and --plan.
 _USES = {
-    "--model": {"model", "context", "batch", "compute", "kv_dtype", "offline"},
+    "--model": {"model", "context", "batch", "compute", "kv_dtype", "offline", "verbose"},
     "--plan": {
         "plan", "heads", "context", "cores", "batch", "new", "block_size", "dtype", "family",
         "window", "mla",
@@ -155,6 +163,7 @@ def doctor(
     family: PlanFamily = None,
     window: PlanWindow = None,
     mla: PlanMla = False,
+    verbose: Verbose = False,
     json: options.Json = False,
 ) -> None:
     """Check this machine, or whether a model fits, or explain a plan.
@@ -178,7 +187,8 @@ def doctor(
 
         kind = None if compute is None else compute.value
         tokens = None if context is None else _tokens(context)
-        _show_fit(Question(model, tokens, batch, kind, kv_dtype.value, _offline(offline)), json)
+        asked = Question(model, tokens, batch, kind, kv_dtype.value, _offline(offline))
+        _show_fit(asked, verbose, json)
     else:
         _show_checks(check or [], strict, _offline(offline), json)
 
@@ -196,12 +206,23 @@ def _check_usage(ctx: typer.Context, use: str) -> None:
 
 
 def _tokens(text: str) -> int:
-    if len(text) > _MOST_DIGITS or not text.isdecimal() or int(text) < 1:
-        shown = text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
+    from pamx.native.step_limits import LONGEST_CONTEXT
+
+    if not text.isdecimal() or not text.isascii() or not text.strip("0"):
         raise typer.BadParameter(
-            f"with --model it is one number of at least 1, not {shown!r}.", param_hint="--context"
+            f"with --model it is one number of at least 1, not {_cut(text)!r}.",
+            param_hint="--context",
+        )
+    if len(text.lstrip("0")) > _MOST_DIGITS or int(text) > LONGEST_CONTEXT:
+        raise typer.BadParameter(
+            f"a sequence has at most {LONGEST_CONTEXT:,} tokens, not {_cut(text)}.",
+            param_hint="--context",
         )
     return int(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
 
 
 def _offline(asked: bool) -> bool:
@@ -245,7 +266,7 @@ def _table(rows: list[Row]) -> None:
     show((), cells, [_STYLES[row.status] for row in rows], whole=2)
 
 
-def _show_fit(question: Question, json: bool) -> None:
+def _show_fit(question: Question, verbose: bool, json: bool) -> None:
     from pamx.cli.doctor.isolated import fit_in_child
 
     fit = fit_in_child(question)
@@ -254,6 +275,6 @@ def _show_fit(question: Question, json: bool) -> None:
     else:
         from pamx.cli.doctor.fit_report import show_fit
 
-        show_fit(fit)
+        show_fit(fit, verbose)
     if not fit.fits:
         raise typer.Exit(1)

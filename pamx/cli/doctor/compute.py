@@ -14,8 +14,8 @@ from pamx.cli.doctor.machine import output_of
 from pamx.cli.doctor.metal import check_metal
 from pamx.cli.doctor.row import Row
 from pamx.cli.doctor.software import installed_version
-from pamx.cli.sizes import bytes_text
 from pamx.errors import NativeError
+from pamx.sizes import bytes_text
 
 if TYPE_CHECKING:
     from pamx.native.selftest import KernelTest

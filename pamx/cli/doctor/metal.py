@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from pamx.cli.doctor.row import Row
-from pamx.cli.sizes import bytes_text
 from pamx.errors import NativeError
+from pamx.sizes import bytes_text
 
 PROVED = (
     "The Metal kernels and their host code have run in software only, never on Apple's hardware"
