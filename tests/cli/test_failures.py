@@ -81,7 +81,7 @@ for error in (MemoryError(), RuntimeError("can't start new thread")):
     print(*explain(error))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    limit = "its address space is limited to 3.0 GiB (ulimit -v). Raise that limit."
+    limit = "its address space is limited to 3.2 GB (ulimit -v). Raise that limit."
     assert done.stdout.splitlines() == [
         f"There is not enough memory for this: {limit}",
         f"RuntimeError: can't start new thread. It may be for lack of memory: {limit}",

@@ -150,7 +150,7 @@ def test_rm_asks_a_person(
         encoding="utf-8",
         timeout=30,
     )
-    child.expect(r"Delete smollm2-135m \(\d+ MiB\)\?")
+    child.expect(r"Delete smollm2-135m \(\d+ MB\)\?")
     child.send(f"{answer}\r")
     child.expect(pexpect.EOF)
     child.close()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pamx.cli.terminal import printable
-from pamx.sizes import bytes_text
+from pamx.sizes import bytes_text, need_and_left
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b31m\r\x00\x08\x7fé\t漢\n"
 SCRIPT = f"from pamx.cli.terminal import write; write({HOSTILE!r})"
@@ -52,10 +52,30 @@ def test_colour_only_where_it_is_wanted(
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (1023, "1023 B"), (3 << 20, "3 MiB"), (3 << 29, "1.5 GiB")]
+    ("count", "text"),
+    [
+        *((0, "0 B"), (999, "999 B"), (1000, "1 kB"), (999_499, "999 kB"), (999_500, "1.0 MB")),
+        *((3 << 20, "3.1 MB"), (257 * 10**6, "257 MB"), (10**9, "1.0 GB"), (24.44e9, "24.4 GB")),
+        (2e16, "20,000.0 TB"),
+    ],
 )
 def test_sizes(count: int, text: str) -> None:
     assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("need", "left", "texts"),
+    [
+        (15_932_000_000, 15_914_000_000, ("15.94 GB", "15.91 GB")),
+        (16_000_000_001, 16_000_000_000, ("16.000000001 GB", "16.000000000 GB")),
+        (192_000_000, 99_999_999, ("192 MB", "99 MB")),
+        (94_400_000_001, 0, ("94.5 GB", "0.0 GB")),
+        (1001, 1000, ("1.001 kB", "1.000 kB")),
+    ],
+)
+def test_what_is_needed_is_never_what_is_left(need: int, left: int, texts: tuple[str, str]) -> None:
+    """The one is rounded up, the other down, until they differ."""
+    assert need_and_left(need, left) == texts
 
 
 def _on_a_terminal(args: list[str], env: dict[str, str]) -> tuple[str, int]:

@@ -10,12 +10,12 @@ import typer
 
 from pamx.cli import options
 from pamx.cli.doctor.row import Row
-from pamx.cli.terminal import say, write_json
+from pamx.cli.terminal import say, write, write_json
 
 if TYPE_CHECKING:
     from pamx.cli.doctor.fit import Question
 
-SCHEMA_VERSION = 1  # of schema.json
+SCHEMA_VERSION = 2  # of schema.json
 _MOST_DIGITS = 40  # of a number of tokens
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
@@ -235,6 +235,7 @@ def _offline(asked: bool) -> bool:
 
 def _show_checks(wanted: list[str], strict: bool, offline: bool, json: bool) -> None:
     from pamx.cli.doctor.checks import IDS, run_checks
+    from pamx.cli.doctor.summary import closing, counts, verdict
 
     if unknown := [name for name in wanted if name not in IDS]:
         raise typer.BadParameter(
@@ -248,11 +249,15 @@ def _show_checks(wanted: list[str], strict: bool, offline: bool, json: bool) -> 
             {
                 "schema_version": SCHEMA_VERSION,
                 "ok": not failed,
+                "summary": counts(rows),
+                "verdict": "" if wanted else verdict(rows),
                 "checks": [asdict(row) for row in rows],
             }
         )
     else:
         _table(rows)
+        if not wanted:
+            write(f"\n{closing(rows)}\n")
     if failed:
         if not json:
             say(f"Failed: {', '.join(failed)}.")
