@@ -169,8 +169,9 @@ def doctor(
     """Check this machine, or whether a model fits, or explain a plan.
 
     Nothing is changed, and nothing but the Hugging Face Hub is contacted: to see whether it
-    answers, and for the sizes of a model that is not here. Exit status 1 if something failed or
-    the model does not fit; a warning is no failure without --strict.
+    answers, and for the sizes of a model that is not here. Sizes are decimal: 1 MB is a million
+    bytes. Exit status 1 if something failed or the model does not fit; a warning is no failure
+    without --strict.
     """
     _check_usage(ctx, "--plan" if plan else "--model" if model is not None else "")
     if plan:

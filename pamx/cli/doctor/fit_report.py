@@ -70,9 +70,9 @@ def _sum(fit: Fit, verbose: bool) -> list[_Row]:
 def _weights(fit: Fit) -> str:
     what = "as MLX holds them"
     if fit.matrices:
-        known = "" if fit.exact_weights else "at most, "
-        what = f"{known}in {_count(fit.matrices, 'packed matri', 'x', 'ces')}"
-        what += f"; {bytes_text(fit.dense)} of it left to MLX"
+        known = "" if fit.exact_weights else "at most: "
+        what = f"{known}{_count(fit.matrices, 'packed matri', 'x', 'ces')}, and "
+        what += f"{bytes_text(fit.dense)} that MLX keeps"
     return f"{what}; {_READ[fit.read]}" if _READ[fit.read] else what
 
 
