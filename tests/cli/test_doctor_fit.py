@@ -234,7 +234,7 @@ def test_advice_is_taken_though_less_is_free_by_then(small: Path, limited: Any) 
         pass
     limited(limit)
     with pytest.raises(RequestError) as refused:
-        pamx.load(str(small), context=512)
+        pamx.load(str(small), context=512, sequences=9)
     assert f"at most {fit.longest:,} tokens, with 5 % of the memory" in refused.value.hint
 
 

@@ -16,6 +16,8 @@ def attention_calls(inquiry: Inquiry, context: int, batch: int) -> list[Attentio
     if inquiry.caches is not None:
         return []
     calls = []
+    why = inquiry.backend.reason
+    text = f"Plain MLX operations over pages. {why}" if inquiry.backend.name == "mlx" else why
     rows = min(step_rows(inquiry.mode), context)
     for step, sequences, new in (("decode", batch, 1), ("prompt", 1, rows)):
         if step == "prompt" and rows == 1:
@@ -34,7 +36,7 @@ def attention_calls(inquiry: Inquiry, context: int, batch: int) -> list[Attentio
                 partition=None,
                 items=None,
                 threads=None,
-                text=inquiry.backend.reason,
+                text=text,
             )
             calls.append(_planned(call, geometry.v_dim) if _is_ours(inquiry) else call)
     return calls
