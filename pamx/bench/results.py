@@ -9,7 +9,6 @@ from typing import Any
 from pamx.bench.definitions import title
 from pamx.bench.measure import Cell, drifting, narrow, timings
 from pamx.bench.metrics import COMPARED, OF_CALLS, OF_REQUESTS, Metric
-from pamx.bench.numerals import counted
 from pamx.bench.slo import goodput
 from pamx.bench.statistics import (
     FASTER,
@@ -24,6 +23,7 @@ from pamx.bench.statistics import (
 )
 from pamx.bench.timing import RequestTiming
 from pamx.bench.workload import Workload
+from pamx.sizes import counted
 
 
 def cell_record(cell: Cell, workload: Workload, limits: Mapping[str, float]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from pamx.bench.metrics import (
 from pamx.bench.numerals import (
     NONE,
     bandwidth,
-    counted,
     duration,
     per_second,
     rate,
@@ -35,6 +34,7 @@ from pamx.bench.plain import visible
 from pamx.bench.record import Record
 from pamx.bench.statistics import TOO_FEW
 from pamx.bench.workload import CONTROL
+from pamx.sizes import counted
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pamx.cli.sizes import bytes_text
 from pamx.cli.terminal import is_terminal, say, settle_stdout
 from pamx.errors import NoRoomError, NotAModelError, PamxError, RequestError
+from pamx.sizes import bytes_text
 from pamx.switches import switched_on
 
 FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pamx.cli import options
 from pamx.cli.computed import level_lines, shortfall
-from pamx.cli.sizes import counted
 from pamx.cli.terminal import note
 from pamx.errors import NativeError
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     from pamx.engine import Engine

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pamx.cli import options
-from pamx.cli.sizes import bytes_text
 from pamx.cli.terminal import confirmed, is_terminal, say, write, write_json
 from pamx.errors import ModelError, NotAModelError, RequestError
+from pamx.sizes import bytes_text
 
 if TYPE_CHECKING:
     from pamx.models import CachedModel

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pamx.cli.batch.durations import duration_text
 from pamx.cli.options import LONGEST_ANSWER
-from pamx.cli.sizes import counted
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     from pamx.engine import Completion, Engine

@@ -95,11 +95,15 @@ class Engine(Closing):
             mode, _ = chosen_mode(wanted, backend)
             known = recall_admission(loaded, mode, dtype)
             length = context or trained
+
+            def in_blocks(tokens: int, count: int) -> int:  # each sequence has its own
+                return -(-tokens // block_size) * block_size * count
+
             self._paged = PagedModel(
                 loaded.model,
-                context=None if context is None else context * sequences,
-                max_context=None if trained is None else trained * sequences,
-                more=0 if length is None else length * at_most,
+                context=context if sequences == 1 else context and in_blocks(context, sequences),
+                max_context=trained and in_blocks(trained, sequences),
+                more=in_blocks(length, at_most) if length else 0,
                 block_size=block_size,
                 backend=backend,
                 admission=known,

@@ -11,10 +11,11 @@ import pytest
 
 from pamx.bench.definitions import title
 from pamx.bench.formats import as_text
-from pamx.bench.numerals import bandwidth, counted, duration, rate, size, spread, times
+from pamx.bench.numerals import bandwidth, duration, rate, size, spread, times
 from pamx.bench.record import Record
 from pamx.bench.words import comparison_words, definitions, headed_table, notes
 from pamx.cli.bench.layout import laid_out
+from pamx.sizes import counted
 
 from .synthetic import synthetic_record
 

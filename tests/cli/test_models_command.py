@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from pamx.cli.sizes import bytes_text
+from pamx.sizes import bytes_text
 
 from .conftest import Run
 

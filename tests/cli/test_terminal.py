@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pamx.cli.sizes import bytes_text, counted
 from pamx.cli.terminal import printable
+from pamx.sizes import bytes_text, counted, need_and_left
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b31m\r\x00\x08\x7fé\t漢\n"
 SCRIPT = f"from pamx.cli.terminal import write; write({HOSTILE!r})"
@@ -68,6 +68,21 @@ def test_sizes(count: int, text: str) -> None:
 )
 def test_counts(count: int, text: str) -> None:
     assert counted(count, "row") == text
+
+
+@pytest.mark.parametrize(
+    ("need", "left", "texts"),
+    [
+        (15_932_000_000, 15_914_000_000, ("15.94 GB", "15.91 GB")),
+        (16_000_000_001, 16_000_000_000, ("16.000000001 GB", "16.000000000 GB")),
+        (192_000_000, 99_999_999, ("192 MB", "99 MB")),
+        (94_400_000_001, 0, ("94.5 GB", "0.0 GB")),
+        (1001, 1000, ("1.001 kB", "1.000 kB")),
+    ],
+)
+def test_what_is_needed_is_never_what_is_left(need: int, left: int, texts: tuple[str, str]) -> None:
+    """The one is rounded up, the other down, until they differ."""
+    assert need_and_left(need, left) == texts
 
 
 def _on_a_terminal(args: list[str], env: dict[str, str]) -> tuple[str, int]:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from pamx.cli.batch.durations import duration_text
 from pamx.cli.batch.serve import Tick
-from pamx.cli.sizes import counted
 from pamx.cli.terminal import is_terminal, printable, say
+from pamx.sizes import counted
 
 _TERMINAL, _PIPE = 0.2, 30.0  # seconds between lines
 _ERASE = "\r\x1b[K"

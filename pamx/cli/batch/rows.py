@@ -18,8 +18,8 @@ from pamx.cli.batch.fields import OPTIONS, BadFieldError, integer, options_of, s
 from pamx.cli.batch.lines import LONGEST, numbered_lines
 from pamx.cli.batch.prompts import prompt_of, with_system
 from pamx.cli.batch.row import BadRow, Endpoint, Notice, Options, Row, RowEvent
-from pamx.cli.sizes import bytes_text
 from pamx.errors import RequestError
+from pamx.sizes import bytes_text
 
 _ENDPOINTS: dict[str, Endpoint] = {
     "/v1/chat/completions": "chat",

@@ -24,9 +24,9 @@ from pamx.cli.batch.summary import table
 from pamx.cli.computed import computed_by
 from pamx.cli.engine_thread import EngineThread
 from pamx.cli.failures import ToldInterrupt, as_given
-from pamx.cli.sizes import counted
 from pamx.cli.terminal import is_terminal, note
 from pamx.errors import PamxError, RequestError
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     from pamx.engine import Engine

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pamx.cli.batch.durations import duration_text
 from pamx.cli.batch.progress import Progress
-from pamx.cli.sizes import counted
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     from pamx.engine.batch import BatchStats

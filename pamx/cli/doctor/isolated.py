@@ -66,11 +66,11 @@ _FIX = (
 
 
 def fit_in_child(question: Question) -> Fit:
-    """`fit.answer` in a process whose memory is that of a model's and no more.
+    """`fit_answer.answer` in a process whose memory is that of a model's and no more.
 
     Raises:
-        ModelError: as `fit.answer`, or the process ended.
-        RequestError: as `fit.answer`.
+        ModelError: as `fit_answer.answer`, or the process ended.
+        RequestError: as `fit_answer.answer`.
     """
     child, receiver = _start(_run_fit, question)
     try:
@@ -126,7 +126,7 @@ def _run_checks(sender: Connection, names: list[str]) -> None:
 
 
 def _run_fit(sender: Connection, question: Question) -> None:
-    from pamx.cli.doctor.fit import answer
+    from pamx.cli.doctor.fit_answer import answer
 
     try:
         sender.send(answer(question))

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 
 from pamx.cli.doctor.row import Row
-from pamx.cli.sizes import bytes_text
 from pamx.native.caches import cache_sizes
 from pamx.native.threads import usable_cpus
+from pamx.sizes import bytes_text
 
 _LOW_MEMORY = 1 << 30
 _X86_WANTED = ("avx2", "fma", "f16c")
