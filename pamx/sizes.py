@@ -1,4 +1,4 @@
-"""Byte counts for people, in decimal units: 1 kB is 1,000 bytes, 1 MB a million."""
+"""Counts and byte counts for people, alike everywhere; 1 MB is a million bytes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def bytes_text(count: float) -> str:
-    """`count` bytes in the largest unit that leaves at least 1, as "257 MB" or "1.5 GB"."""
-    unit = _unit(count)
-    digits = 1 if unit > 2 or (unit == 2 and count < 9.95e6) else 0
-    return _text(count, unit, digits, round)
+    """`count` bytes in decimal units, as disks are sold and `df -H` counts: "93.4 MB"."""
+    unit, digits = _form(count)
+    return f"{count / 1000**unit:,.{digits}f} {_UNITS[unit]}"
 
 
 def need_and_left(need: int, left: int) -> tuple[str, str]:
@@ -21,25 +20,33 @@ def need_and_left(need: int, left: int) -> tuple[str, str]:
     They have as many digits as it takes to tell them apart, so that a refusal never says that as
     much is left as is needed.
     """
-    unit = _unit(max(need, left))
-    for digits in range(1 if unit > 2 else 0, 3 * unit + 1):
-        if _scaled(need, unit, digits, round) != _scaled(left, unit, digits, round):
-            break
-    return _text(need, unit, digits, math.ceil), _text(left, unit, digits, math.floor)
+    unit, digits = _form(max(need, left))
+    while digits < 3 * unit and _whole(need, unit, digits) == _whole(left, unit, digits):
+        digits += 1
+    up, down = _whole(need, unit, digits, math.ceil), _whole(left, unit, digits, math.floor)
+    return (
+        f"{up / 10**digits:,.{digits}f} {_UNITS[unit]}",
+        f"{down / 10**digits:,.{digits}f} {_UNITS[unit]}",
+    )
 
 
-def _unit(count: float) -> int:
-    unit = 0
-    while unit < len(_UNITS) - 1 and round(count, 1 if unit > 2 else 0) >= 1000:
-        count, unit = count / 1000, unit + 1
-    return unit
+def counted(count: int, noun: str) -> str:
+    """`count` with its noun, whose plural ends in s: "1 row", "1,024 tokens"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _scaled(count: float, unit: int, digits: int, to_whole: Callable[[float], int]) -> int:
-    # One division of whole numbers, so that 0.1 GB is not rounded up to more.
+def _form(count: float) -> tuple[int, int]:
+    """Unit and decimals: three significant digits, or all of a larger whole number."""
+    if count < 1000:
+        return 0, 0
+    unit, value = 1, count / 1000
+    while value >= 999.5 and unit < len(_UNITS) - 1:
+        unit, value = unit + 1, value / 1000
+    return unit, 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+
+
+def _whole(
+    count: int, unit: int, digits: int, to_whole: Callable[[float], int] = math.floor
+) -> int:
+    """`count` in the last of so many decimals of a unit."""
     return to_whole(count * 10**digits / 1000**unit)
-
-
-def _text(count: float, unit: int, digits: int, to_whole: Callable[[float], int]) -> str:
-    number = _scaled(count, unit, digits, to_whole)
-    return f"{number / 10**digits:,.{digits}f} {_UNITS[unit]}"

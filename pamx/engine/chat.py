@@ -63,7 +63,7 @@ class ChatSession:
             if len(prompt) < self._engine.context:
                 raise
             raise RequestError(
-                error.message, "Begin a new conversation (in pamx chat: /clear)."
+                error.message, "Begin a new conversation (/clear at the prompt of pamx chat)."
             ) from error
         self._turn = self._answer(messages, prompt, max_tokens, sampling, stop)
         return self._turn

@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from pamx.errors import ModelError
+from pamx.errors import ModelError, NotAModelError
 
 __all__ = ["check_folder", "check_safetensors", "read_json", "trained_context"]
 
@@ -37,11 +37,12 @@ def check_folder(folder: Path) -> dict[str, Any]:
     Only headers are read: a weight whose bytes changed in place is not noticed.
 
     Raises:
-        ModelError: It is no model folder, a file is missing or cut short, or its weights are in
+        NotAModelError: It is no model folder.
+        ModelError: A file is missing or cut short, or its weights are in
             a format that mlx-lm does not read.
     """
     if not folder.is_dir():
-        raise ModelError(f"There is no folder {folder}.", "Check the path.")
+        raise NotAModelError(f"There is no folder {folder}.", "Check the path.")
     if not (folder / "config.json").is_file():
         raise _not_a_model(folder)
     config = read_json(folder / "config.json")
@@ -166,13 +167,13 @@ def _check_numbering(folder: Path, weights: list[Path]) -> None:
                 raise ModelError(f"{folder} lacks {_some(absent)}.", _AGAIN)
 
 
-def _not_a_model(folder: Path) -> ModelError:
+def _not_a_model(folder: Path) -> NotAModelError:
     if ggufs := sorted(path.name for path in folder.glob("*.gguf")):
-        return ModelError(
+        return NotAModelError(
             f"{folder} is a folder with GGUF files ({_some(ggufs)}) and no config.json.",
             f"Name the file itself: {folder / ggufs[0]}.",
         )
-    return ModelError(
+    return NotAModelError(
         f"{folder} is not a model folder: it holds no config.json.",
         "Name the folder that holds config.json, the safetensors files and the tokenizer.",
     )

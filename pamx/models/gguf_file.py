@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gguf import GGUFReader, ReaderTensor
 from gguf.constants import GGUFValueType
 
-from pamx.errors import ModelError
+from pamx.errors import ModelError, NotAModelError
 
 __all__ = ["Gguf", "open_gguf"]
 
@@ -142,7 +142,7 @@ def _check_start(path: Path) -> None:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
     if start[:4] != b"GGUF"[: len(start)] or not start:
-        raise ModelError(f"{path} is not a GGUF file.", "Check that it is the file you meant.")
+        raise NotAModelError(f"{path} is not a GGUF file.", "Check that it is the file you meant.")
     if len(start) < 8:
         raise ModelError(f"{path} is cut short: it holds {len(start)} bytes.", _REFETCH)
     version = int.from_bytes(start[4:], "little")

@@ -154,5 +154,5 @@ def test_what_is_within_the_bounds_is_planned(run: Run, heads: str, context: str
 def test_numbers_of_the_planner_are_written_like_all_others() -> None:
     text = "a 12345 of 1.25 GB, t2048_x4096, 1024 KiB, 1.3 MiB, 0.5 and 9437184."
     assert for_people(text) == (
-        "a 12,345 of 1.25 GB, t2048_x4096, 1.0 MB, 1.4 MB, 0.5 and 9,437,184."
+        "a 12,345 of 1.25 GB, t2048_x4096, 1.05 MB, 1.36 MB, 0.5 and 9,437,184."
     )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pamx.cli.terminal import printable
-from pamx.sizes import bytes_text, need_and_left
+from pamx.sizes import bytes_text, counted, need_and_left
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b31m\r\x00\x08\x7fé\t漢\n"
 SCRIPT = f"from pamx.cli.terminal import write; write({HOSTILE!r})"
@@ -54,9 +54,9 @@ def test_colour_only_where_it_is_wanted(
 @pytest.mark.parametrize(
     ("count", "text"),
     [
-        *((0, "0 B"), (999, "999 B"), (1000, "1 kB"), (999_499, "999 kB"), (999_500, "1.0 MB")),
-        *((3 << 20, "3.1 MB"), (257 * 10**6, "257 MB"), (10**9, "1.0 GB"), (24.44e9, "24.4 GB")),
-        (2e16, "20,000.0 TB"),
+        *((0, "0 B"), (999, "999 B"), (1_000, "1.00 kB"), (93_450_000, "93.5 MB")),
+        *((999_499_999, "999 MB"), (999_500_000, "1.00 GB"), (16_400_000_000, "16.4 GB")),
+        (3 * 10**15, "3,000 TB"),
     ],
 )
 def test_sizes(count: int, text: str) -> None:
@@ -76,6 +76,13 @@ def test_sizes(count: int, text: str) -> None:
 def test_what_is_needed_is_never_what_is_left(need: int, left: int, texts: tuple[str, str]) -> None:
     """The one is rounded up, the other down, until they differ."""
     assert need_and_left(need, left) == texts
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12_345, "12,345 rows")]
+)
+def test_counts(count: int, text: str) -> None:
+    assert counted(count, "row") == text
 
 
 def _on_a_terminal(args: list[str], env: dict[str, str]) -> tuple[str, int]:
