@@ -15,7 +15,7 @@ from mlx.nn.layers.base import Module
 from pamx.errors import NoRoomError, RequestError
 from pamx.kv.budget import TO_SPARE, UNASKED_SHARE, Footprint, MemoryBudget
 from pamx.kv.pool import LayerGeometry, token_bytes
-from pamx.sizes import need_and_left
+from pamx.sizes import counted, need_and_left
 from pamx.substitute.admission import Admission
 from pamx.substitute.footprint import KnownSize, Weights, shape_of, weights_of
 from pamx.substitute.levels import ComputeMode
@@ -204,16 +204,12 @@ def pool_tokens(
     if bytes_wanted > budget.pages:
         need, left = need_and_left(bytes_wanted, budget.pages)
         lasting = needs.tokens_that_fit(budget.lasting)
+        advice = f"Ask for at most {counted(lasting, 'token')}, with {TO_SPARE}"
         raise RequestError(
-            f"A context of {tokens_text(wanted)} needs {need} for its KV cache, and {left} are "
-            f"left for it: {budget.explain()}.",
-            f"Ask for at most {tokens_text(lasting)}, with {TO_SPARE}, or close other programs."
+            f"A context of {counted(wanted, 'token')} needs {need} for its KV cache, and {left} "
+            f"are left for it: {budget.explain()}.",
+            f"{advice}, or close other programs."
             if lasting
             else "Close other programs, or take a smaller model.",
         )
     return max(wanted, min(more, needs.tokens_that_fit(int(budget.pages * UNASKED_SHARE))))
-
-
-def tokens_text(count: int) -> str:
-    """Such as "1 token" or "8,192 tokens"."""
-    return "1 token" if count == 1 else f"{count:,} tokens"

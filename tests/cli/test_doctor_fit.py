@@ -356,7 +356,7 @@ def test_a_repository_is_not_downloaded(run: Run, small: Path, tmp_path: Path) -
         assert offline.returncode == 1
         assert "config.json" in offline.stderr
         nothing = run("doctor", "--model", "org/other", env=env)
-        assert nothing.returncode == 1
+        assert nothing.returncode == 2
         assert "org/other does not exist" in nothing.stderr
 
 

@@ -64,13 +64,6 @@ def test_sizes(count: int, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12_345, "12,345 rows")]
-)
-def test_counts(count: int, text: str) -> None:
-    assert counted(count, "row") == text
-
-
-@pytest.mark.parametrize(
     ("need", "left", "texts"),
     [
         (15_932_000_000, 15_914_000_000, ("15.94 GB", "15.91 GB")),
@@ -83,6 +76,13 @@ def test_counts(count: int, text: str) -> None:
 def test_what_is_needed_is_never_what_is_left(need: int, left: int, texts: tuple[str, str]) -> None:
     """The one is rounded up, the other down, until they differ."""
     assert need_and_left(need, left) == texts
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12_345, "12,345 rows")]
+)
+def test_counts(count: int, text: str) -> None:
+    assert counted(count, "row") == text
 
 
 def _on_a_terminal(args: list[str], env: dict[str, str]) -> tuple[str, int]:

@@ -45,8 +45,8 @@ def test_the_words_name_every_line() -> None:
     gigabyte = 10**9
     b = MemoryBudget(10 * gigabyte, gigabyte // 5, 4 * gigabyte, gigabyte, gigabyte // 2, gigabyte)
     assert b.explain() == (
-        "10.0 GB may be used, of which this process takes 200 MB, weights 4.0 GB, a step 1.0 GB "
-        "and reusable buffers 500 MB, and 1.0 GB are kept free"
+        "10.0 GB may be used, of which this process takes 200 MB, weights 4.00 GB, a step 1.00 GB "
+        "and reusable buffers 500 MB, and 1.00 GB are kept free"
     )
     assert (b.spare, b.lasting) == (gigabyte // 2, b.pages - gigabyte // 2)
 

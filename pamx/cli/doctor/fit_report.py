@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pamx.cli.doctor.plan_text import for_people
 from pamx.cli.tables import show
 from pamx.cli.terminal import printable, styled
-from pamx.sizes import bytes_text
+from pamx.sizes import bytes_text, counted
 
 if TYPE_CHECKING:
     from pamx.cli.doctor.fit import AttentionCall, Fit, LayerGroup
@@ -70,8 +70,9 @@ def _sum(fit: Fit, verbose: bool) -> list[_Row]:
 def _weights(fit: Fit) -> str:
     what = "as MLX holds them"
     if fit.matrices:
+        matrices = "matrix" if fit.matrices == 1 else "matrices"
         known = "" if fit.exact_weights else "at most: "
-        what = f"{known}{_count(fit.matrices, 'packed matri', 'x', 'ces')}, and "
+        what = f"{known}{fit.matrices:,} packed {matrices}, and "
         what += f"{bytes_text(fit.dense)} that MLX keeps"
     return f"{what}; {_READ[fit.read]}" if _READ[fit.read] else what
 
@@ -80,7 +81,7 @@ def _cache(fit: Fit) -> str:
     each = f"{fit.kv_token_bytes:,} bytes a token"
     if not fit.paged:
         return f"mlx-lm's own, {each}"
-    return f"{fit.kv_dtype}, {each}; {_count(fit.kv_blocks, 'block')} of {fit.block_size} tokens"
+    return f"{fit.kv_dtype}, {each}; {counted(fit.kv_blocks, 'block')} of {fit.block_size} tokens"
 
 
 def _more(fit: Fit, verbose: bool) -> list[_Row]:
@@ -101,8 +102,8 @@ def _attention(fit: Fit) -> list[str]:
     more = len(fit.attention) > len(first)
     other = "; other layers differ: --verbose says how" if more else ""
     return [
-        f"{_step(call)}: {_count(call.items or 0, 'piece')} of work on "
-        f"{_count(call.threads or 0, 'thread')}, partitions of {call.partition} tokens{other}"
+        f"{_step(call)}: {counted(call.items or 0, 'piece')} of work on "
+        f"{counted(call.threads or 0, 'thread')}, partitions of {call.partition} tokens{other}"
         for call in (first[step] for step in ("decode", "prompt") if step in first)
     ]
 
@@ -117,10 +118,6 @@ def _step(call: AttentionCall) -> str:
     if call.step == "decode":
         return f"decoding at {call.context:,}"
     return f"a prompt, {call.new_tokens:,} tokens at {call.context:,}"
-
-
-def _count(number: int, noun: str, one: str = "", more: str = "s") -> str:
-    return f"{number:,} {noun}{one if number == 1 else more}"
 
 
 def _layers(group: LayerGroup) -> str:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from pamx.cli.doctor.fit import MOST_SEQUENCES
 from pamx.kv.budget import TO_SPARE, MemoryBudget
-from pamx.sizes import bytes_text, need_and_left
-from pamx.substitute.needs import tokens_text
+from pamx.sizes import bytes_text, counted, need_and_left
 
 
 @dataclass(frozen=True)
@@ -52,10 +51,10 @@ class Finding:
 def verdict(found: Finding) -> str:
     """Whether it fits, with the numbers that decide."""
     one = found.batch == 1
-    asked = tokens_text(found.context) if one else _sequences(found.batch, found.context)
+    asked = counted(found.context, "token") if one else _sequences(found.batch, found.context)
     if found.too_long:
         return (
-            f"No: {found.name} was made for {tokens_text(found.trained or 0)}, not for "
+            f"No: {found.name} was made for {counted(found.trained or 0, 'token')}, not for "
             f"{found.context:,}."
         )
     if found.fits:
@@ -87,7 +86,7 @@ def largest(found: Finding) -> str:
     why = " (all that it was made for)" if found.longest == found.trained else ""
     more = "at least " if found.largest_batch == MOST_SEQUENCES else ""
     return (
-        f"The most that fits with {TO_SPARE}: {tokens_text(found.longest)}{each}{why}, or "
+        f"The most that fits with {TO_SPARE}: {counted(found.longest, 'token')}{each}{why}, or "
         f"{more}{_sequences(found.largest_batch, found.context)} at a time."
     )
 
@@ -95,13 +94,13 @@ def largest(found: Finding) -> str:
 def fix(found: Finding) -> str:
     """What to do if it does not fit, or not for sure; "" if nothing."""
     if found.too_long:
-        return f"Ask for at most {tokens_text(found.trained or 0)}."
+        return f"Ask for at most {counted(found.trained or 0, 'token')}."
     if found.lasting:
         return ""
     options = []
     if 0 < found.longest < found.context:
         each = " each" if found.batch > 1 else ""
-        options.append(f"for at most {tokens_text(found.longest)}{each}")
+        options.append(f"for at most {counted(found.longest, 'token')}{each}")
     if 0 < found.largest_batch < found.batch:
         options.append(f"for at most {_sequences(found.largest_batch, found.context)} at a time")
     if options:
@@ -112,6 +111,4 @@ def fix(found: Finding) -> str:
 
 
 def _sequences(count: int, tokens: int) -> str:
-    if count == 1:
-        return f"1 sequence of {tokens_text(tokens)}"
-    return f"{count:,} sequences of {tokens_text(tokens)}"
+    return f"{counted(count, 'sequence')} of {counted(tokens, 'token')}"
