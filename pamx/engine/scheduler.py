@@ -249,7 +249,7 @@ class Scheduler:
         """Adds a chunk of `count` tokens to the plan; False if pages lack for it."""
         start = sequence.table.num_tokens
         blocks = self.manager.blocks_for(start + count) - len(sequence.table.blocks)
-        self._evict_down_to(blocks + 1)  # one more, in case the last block is shared
+        self._evict_down_to(blocks + sequence.table.shares_tail)
         try:
             copies = sequence.table.grow(count)
         except OutOfBlocksError:
@@ -265,7 +265,7 @@ class Scheduler:
         """Gives a newcomer its first pages: restored, found in the prefix cache, or none yet.
 
         False if there is no room for it: all that it has computed and its next tokens, and one
-        block more for each sequence that runs already.
+        block more for each sequence that runs already and may still need one.
         """
         found: list[int] = []
         if sequence.status is Status.WAITING and self.index is not None:
@@ -275,7 +275,8 @@ class Scheduler:
             sequence.table.adopt(found)
         held = max(sequence.swapped_tokens, sequence.table.num_tokens)
         count = min(sequence.length - held, self.token_budget - plan.num_tokens)
-        wanted = self.manager.blocks_for(held + count) - len(found) + len(self.running)
+        wanted = self.manager.blocks_for(held + count) - len(found)
+        wanted += sum(self._may_take_a_block(other) for other in self.running)
         self._evict_down_to(wanted)
         if self.manager.num_free < wanted:
             sequence.table.close()
@@ -286,6 +287,11 @@ class Scheduler:
             sequence.swapped_tokens = 0
         sequence.registered = len(found)
         return True
+
+    def _may_take_a_block(self, sequence: Sequence) -> bool:
+        table = sequence.table
+        may_grow = self.manager.blocks_for(sequence.max_len) > len(table.blocks)
+        return may_grow or (table.shares_tail and table.num_tokens < sequence.max_len)
 
     def _evict_down_to(self, wanted: int) -> None:
         """Evicts cached blocks until `wanted` blocks are free, or none can go."""
