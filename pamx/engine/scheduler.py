@@ -148,6 +148,7 @@ class Scheduler:
         if len(self.running) < self.max_seqs:
             child.table = sequence.table.fork()
             child.keys, child.registered = list(sequence.keys), sequence.registered
+            child.last_registered = sequence.last_registered
             child.status = Status.RUNNING
             self.running.append(child)
         else:
@@ -324,7 +325,7 @@ class Scheduler:
         if self.index is not None:
             self.index.touch(sequence.keys[: sequence.registered])
         sequence.table.close()
-        sequence.registered = 0
+        sequence.registered, sequence.last_registered = 0, None
 
     # ---- prefixes -------------------------------------------------------------------------------
 
@@ -341,10 +342,13 @@ class Scheduler:
         if self.index is None:
             return
         known = min(sequence.table.num_tokens, len(sequence.tokens))
-        if known // self.manager.block_size > sequence.registered:
-            keys = self._keys(sequence, known)
-            self.index.insert(keys, sequence.tokens, sequence.table.blocks)
-            sequence.registered = len(keys)
+        full = known // self.manager.block_size
+        if full > sequence.registered:
+            self.index.extend(sequence.keys, sequence.tokens)
+            sequence.last_registered = self.index.insert(
+                sequence.keys, sequence.tokens, sequence.table.blocks, full, sequence.last_registered
+            )
+            sequence.registered = full
 
     def _waits_for_a_prefix(self, sequence: Sequence) -> bool:
         """Whether a running sequence is about to compute the next block that this one needs.
