@@ -24,8 +24,16 @@ class ModelError(PamxError):
     """A model cannot be found, fetched, read or built."""
 
 
+class NotAModelError(ModelError):
+    """What was named can be no model: a misspelt name, a path where nothing is, another file."""
+
+
 class RequestError(PamxError):
     """A request cannot be served as asked: an empty prompt, a prompt past the context."""
+
+
+class NoRoomError(RequestError):
+    """Memory has no room for a model, however little is asked of it."""
 
 
 class OutOfBlocksError(PamxError):

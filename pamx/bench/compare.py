@@ -1,21 +1,40 @@
-"""Two records side by side: what they have in common, and whether it differs."""
+"""Two records side by side: their figures, how these relate, and what else differs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pamx.bench.definitions import title
+from pamx.bench.definitions import DEFINITIONS, title
 from pamx.bench.measure import Cell
-from pamx.bench.metrics import CALL, COMPARED, Metric, slug
+from pamx.bench.metrics import BY_NAME, CALL, COMPARED, Metric, slug
+from pamx.bench.plain import visible
 from pamx.bench.record import Record
-from pamx.bench.statistics import independent_ratio, verdict
-from pamx.bench.words import Table, comparison_table
+from pamx.bench.results import figures, ratio_fields
+from pamx.bench.statistics import equality_margin, independent_ratio
+from pamx.bench.words import (
+    IN_TABLES,
+    Column,
+    Table,
+    above,
+    comparison_words,
+    machine,
+    metric_spread,
+    subject,
+)
 from pamx.bench.workload import Arm
 from pamx.errors import RequestError
 
-# What makes two runs answer different questions if it differs.
-_FACTS = ("model", "library", "machine", "versions")
+# What makes two runs answer different questions if it differs; not where a file lies.
+_FACTS = ("model", "machine", "versions", "library", "environment")
+_NO_FACTS = {"path", "memory_bytes", "cache_bytes"}
+_MEANT = ("typical", "interval", "ratio", "verdict")
+_RATIO = (
+    "Speed of an arm in B relative to itself in A: exp of the difference of the 20 % trimmed means "
+    "of logarithms, (low-high): its 99 % interval, as of values. Samples of two runs are not "
+    "paired: what changed between them is in it."
+)
 
 
 @dataclass(frozen=True)
@@ -24,40 +43,107 @@ class Comparison:
 
     Attributes:
         names: What they are called.
+        runs: What was measured, on what and when.
         ratios: Of `compare_records`.
         differences: Of `different_facts`.
+        warnings: Of both runs, and what only one of them has.
     """
 
     names: tuple[str, str]
+    runs: tuple[str, str]
     ratios: list[dict[str, Any]]
     differences: list[str]
+    warnings: list[str]
 
     def table(self) -> Table:
-        first, second = self.names
-        return comparison_table(
-            self.ratios, f"Speed of {second} relative to {first} (above 1x is faster)"
-        )
+        """One row a workload, arm and figure."""
+        columns = [
+            *(Column("workload"), Column("arm", right=False), Column("figure", right=False)),
+            *(Column("A", group=1), Column("B", group=1)),
+            Column("ratio", group=2, right=False),
+        ]
+        heading = f"Speed of B relative to A ({above(self.ratios)})"
+        table = Table(heading, columns, about=("typical", "interval", "verdict"))
+        for found in self.ratios:
+            metric = BY_NAME[found["metric"]]
+            if metric in IN_TABLES:
+                row = [found["workload"], found["arm"], metric.title]
+                row += [metric_spread(metric, found[run]) for run in ("a", "b")]
+                table.rows.append([*row, comparison_words(found)])
+        return table.shown()
 
-    def notes(self, *, definitions: bool) -> list[str]:
-        return self.differences + ([_MEANING] if definitions else [])
+    def heads(self) -> list[str]:
+        """What must be known before the figures: which runs these are, and how they differ."""
+        runs = zip("AB", self.names, self.runs, strict=True)
+        lines = [f"{letter}: {name}: {run}." for letter, name, run in runs]
+        lines += [f"Not the same: {difference}" for difference in self.differences]
+        return [visible(line) for line in lines]
+
+    def notes(self) -> list[str]:
+        return [visible(warning) for warning in self.warnings]
+
+    def definitions(self) -> list[str]:
+        """What the table means, under the names that it has there."""
+        keys = dict.fromkeys(c["metric"] for c in self.ratios if BY_NAME[c["metric"]] in IN_TABLES)
+        known = DEFINITIONS | {"ratio": _RATIO}
+        return [f"{title(key)}: {known[key]}" for key in (*keys, *_MEANT)]
 
     def rows(self) -> list[dict[str, Any]]:
         """Flat rows, one a workload, arm and figure; a figure has the name of its column there."""
-        return [found | {"metric": slug(title(found["metric"]))} for found in self.ratios]
+        return [_flat(found) for found in self.ratios]
 
     def as_json(self) -> dict[str, Any]:
-        return {"comparisons": self.ratios, "differences": self.differences}
+        runs = zip(("a", "b"), self.names, self.runs, strict=True)
+        return {
+            "runs": {key: {"name": name, "about": run} for key, name, run in runs},
+            "comparisons": self.ratios,
+            "differences": self.differences,
+            "warnings": self.warnings,
+            "definitions": {"ratio": _RATIO, "verdict": DEFINITIONS["verdict"]},
+        }
 
 
-_MEANING = (
-    f"{title('ratio')}: Of an arm in the second run to itself in the first: exp of the difference "
-    "of the 20 % trimmed means of the logarithms of samples, with a 99 % symmetric studentised "
-    "bootstrap interval; samples of two runs are not paired."
-)
+def _flat(found: dict[str, Any]) -> dict[str, Any]:
+    row = {name: visible(found[name]) for name in ("workload", "arm")}
+    row["metric"] = slug(title(found["metric"]))
+    row["unit"] = BY_NAME[found["metric"]].unit
+    for run in ("a", "b"):
+        figure = found[run]
+        row |= {run: figure["typical"], f"{run}_low": figure["low"], f"{run}_high": figure["high"]}
+        row[f"{run}_samples"] = figure["samples"]
+    return row | {name: found[name] for name in ("ratio", "low", "high", "margin", "verdict")}
+
+
+def compare(a: Record, b: Record, names: tuple[str, str]) -> Comparison:
+    """Everything that can be said of two records.
+
+    Raises:
+        RequestError: as `compare_records`.
+    """
+    ratios = compare_records(a, b)
+    runs = (_about(a), _about(b))
+    warnings = [
+        f"{letter}: {warning}"
+        for letter, run in (("A", a), ("B", b))
+        for warning in run["warnings"]
+        if _concerns(warning, run, {c["workload"] for c in ratios})
+    ]
+    return Comparison(names, runs, ratios, different_facts(a, b), [*_alone(a, b), *warnings])
+
+
+def _concerns(warning: str, run: Record, compared: set[str]) -> bool:
+    """Whether a warning is about a workload that is compared, or about none."""
+    others = {c["workload"] for c in run["cells"]} - compared
+    return warning.partition(": ")[0] not in others
+
+
+def _about(record: Record) -> str:
+    found = record["provenance"]
+    return f"{subject(record)}, on {machine(record)}, {found['created'][:16].replace('T', ' ')}"
 
 
 def compare_records(a: Record, b: Record) -> list[dict[str, Any]]:
-    """For each workload, arm and metric that both have: B's speed relative to A's.
+    """For each workload, arm and metric that both have: both figures, and B's speed over A's.
 
     Nothing pairs samples of two runs, so the intervals are wider than within one run, and what
     the machine did in between is in the ratio.
@@ -70,26 +156,23 @@ def compare_records(a: Record, b: Record) -> list[dict[str, Any]]:
             f"The first is a {a['kind']}, the second a {b['kind']}: they have no figures in common."
         )
     metrics: tuple[Metric, ...] = (CALL,) if a["kind"] == "kernel" else COMPARED
-    others = {_key(c): c for c in b["cells"] if c["valid"]}
+    margin = equality_margin(max(_precision(a), _precision(b)))
     found = []
-    for cell in a["cells"]:
-        other = others.get(_key(cell))
-        if other is None or not cell["valid"] or cell["control_of"] is not None:
-            continue
+    for mine, theirs in _common(a, b):
+        ours = figures(mine["samples"]), figures(theirs["samples"])
         for metric in metrics:
-            values = _figures(cell, metric.name), _figures(other, metric.name)
-            if not all(values):
-                continue
+            values = _values(mine, metric.name), _values(theirs, metric.name)
             ratio = independent_ratio(*values, smaller_is_better=metric.smaller_is_better)
+            if ratio is None:
+                continue
             found.append(
                 {
-                    "workload": cell["workload"],
-                    "arm": cell["arm"],
+                    "workload": mine["workload"],
+                    "arm": mine["arm"],
                     "metric": metric.name,
-                    "ratio": None if ratio is None else ratio.ratio,
-                    "low": None if ratio is None else ratio.low,
-                    "high": None if ratio is None else ratio.high,
-                    "verdict": verdict(ratio),
+                    "a": ours[0][metric.name],
+                    "b": ours[1][metric.name],
+                    **ratio_fields(ratio, margin),
                 }
             )
     if not found:
@@ -100,13 +183,40 @@ def compare_records(a: Record, b: Record) -> list[dict[str, Any]]:
     return found
 
 
+def _precision(record: Record) -> float:
+    return float(record["plan"].get("precision", 0.0))
+
+
+def _common(a: Record, b: Record) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Valid cells of one arm on one workload, without controls."""
+    others = {_key(c): c for c in b["cells"] if _counts(c)}
+    for cell in a["cells"]:
+        if _counts(cell) and (other := others.get(_key(cell))) is not None:
+            yield cell, other
+
+
+def _counts(cell: dict[str, Any]) -> bool:
+    return bool(cell["valid"]) and cell["control_of"] is None
+
+
 def _key(cell: dict[str, Any]) -> tuple[Any, ...]:
     return cell["workload"], cell["output_tokens"], cell["arm"]
 
 
-def _figures(cell: dict[str, Any], metric: str) -> list[float]:
+def _values(cell: dict[str, Any], metric: str) -> list[float]:
     held = Cell(Arm(cell["arm"], cell["kind"]), samples=cell["samples"])
     return held.figures(metric)
+
+
+def _alone(a: Record, b: Record) -> list[str]:
+    """What only one of the two has."""
+    keys = [{_key(c): c for c in run["cells"] if _counts(c)} for run in (a, b)]
+    found = []
+    for letter, mine, theirs in (("A", *keys), ("B", *keys[::-1])):
+        alone = [f"{key[0]}, {key[2]}" for key in mine if key not in theirs]
+        if alone:
+            found.append(f"Only in {letter}, and not compared: {'; '.join(alone)}.")
+    return found
 
 
 def different_facts(a: Record, b: Record) -> list[str]:
@@ -114,12 +224,26 @@ def different_facts(a: Record, b: Record) -> list[str]:
     found = []
     for fact in _FACTS:
         mine, theirs = a["provenance"].get(fact) or {}, b["provenance"].get(fact) or {}
-        names = [k for k in mine | theirs if mine.get(k) != theirs.get(k)]
-        for name in names:
-            found.append(
-                f"{fact} {name}: {_short(mine.get(name))}, then {_short(theirs.get(name))}."
-            )
+        for name in mine | theirs:
+            if name not in _NO_FACTS:
+                found += _differs(f"{fact} {name}", mine.get(name), theirs.get(name))
+    found += _differs("seed, and with it prompts", *(r["provenance"]["seed"] for r in (a, b)))
+    threads = [(r["plan"].get("model") or r["plan"]).get("threads") for r in (a, b)]
+    found += _differs("--threads", *threads)
+    settings = [{c["arm"]: c["settings"] for c in r["cells"] if _counts(c)} for r in (a, b)]
+    for arm in settings[0].keys() & settings[1].keys():
+        mine, theirs = settings[0][arm], settings[1][arm]
+        for name in mine | theirs:
+            found += _differs(f"{name} of {arm}", mine.get(name), theirs.get(name))
     return found
+
+
+def _differs(what: str, mine: Any, theirs: Any) -> list[str]:
+    if mine == theirs:
+        return []
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        return [f"{what}."]
+    return [f"{what}: {_short(mine)} in A, {_short(theirs)} in B."]
 
 
 def _short(value: Any) -> str:

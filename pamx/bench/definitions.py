@@ -9,53 +9,43 @@ from __future__ import annotations
 from pamx.bench.metrics import BY_NAME
 
 DEFINITIONS: dict[str, str] = {
-    "workload": "Context x batch: tokens of one sequence when its answer is complete (prompt and "
-    "answer), and sequences that are submitted at the same moment.",
-    "arm": "A way to run a workload. The first is what others are compared with; `control` is the "
-    "first measured once more, as if it were another.",
-    "ttft": "Time to first token, of a request: its first non-empty output (one that brings a "
-    "token) minus its submission.",
-    "tpot": "Time per output token, of a request: (E2E - TTFT) / (output tokens - 1); requests "
-    "with one output token have none.",
-    "e2e": "End-to-end latency, of a request: its last token minus its submission.",
-    "itl": "Between successive received tokens of a request, pooled over requests. Tokens received "
-    "together have gaps of 0.",
-    "prompt_throughput": "Prompt tokens of all requests / (last first token - submission).",
+    "workload": "Tokens of a sequence, prompt and answer, x sequences submitted together.",
+    "arm": "A way to run workloads. `control`: the first arm once more, as if it were another.",
+    "samples": "How often the arm ran: twice a round, which is all arms in random order and back.",
+    "ttft": "Time to first token, of a request: first non-empty output - submission.",
+    "tpot": "Time per output token, of a request: (E2E - TTFT) / (output tokens - 1), if above 1.",
+    "e2e": "End-to-end latency, of a request: last token - submission.",
+    "itl": "Time between tokens received one after the other, of all requests; 0 if together.",
+    "prompt_throughput": "Prompt tokens of all requests / (last of first tokens - submission).",
     "output_throughput": "Output tokens of all requests / (last token - submission).",
-    "user_speed": "Tokens per second that one user sees after the first: 1 / TPOT.",
-    "goodput": "Requests that meet all given limits, per second from the first submission to the "
-    "last token.",
-    "peak_memory": "Most resident memory of the arm's process while it warmed up on this workload, "
-    "weights and the whole KV pool included, after it gave back what earlier arms left; where the "
-    "system does not tell, the most that MLX held.",
-    "pages": "Blocks of the KV pool that were in use at the same time, at most.",
-    "partition": "Tokens of context that share one softmax before partial results are merged; as "
-    "reported by the attention call itself, after it ran.",
-    "kernel": "What computed attention; as reported by the attention call itself.",
-    "outputs": "Whether all tokens are those of the first arm, or else the place of the first "
-    "token that differs.",
+    "user_speed": "What one user sees after the first token: 1 / TPOT.",
+    "goodput": "Requests within all --slo limits / (last token - first submission).",
+    "peak_memory": "Most resident memory of the arm's process in its warm-up, with weights and KV "
+    "pool; else MLX's peak.",
+    "pages": "Most blocks of the KV pool in use at a time.",
+    "partition": "Tokens of context in one softmax before merging; as the attention call reported.",
+    "kernel": "What computed attention; as the attention call reported.",
+    "outputs": "Whether tokens are those of the first arm, or where the first other one is.",
     "requests": "How many arrived.",
     "offered": "Requests that arrived, per second.",
-    "preempted": "How often a request had to give its pages back, to go on later.",
-    "call": "Seconds of one attention call, of all its sequences, from queueing to result; the "
-    "mean over the calls of a sample.",
-    "bandwidth": "Of an attention call: bytes of keys and values that it reads, per second. Of the "
-    "arm `read`: bytes read; of the arm `copy`: bytes read and bytes written. All three take as "
-    "many bytes.",
-    "share_of_read": "Bandwidth of the call / bandwidth of the arm `read`, which adds up as many "
-    "bytes with as many threads: both count bytes that are read, and nothing else.",
+    "preempted": "How often a request gave its pages back, to go on later.",
+    "call": "From queueing an attention call of all sequences to its result; a sample's mean.",
+    "bandwidth": "Bytes of keys and values / call. `read`: bytes read; `copy`: read and written.",
+    "share_of_read": "Bandwidth / that of `read`, a sum over as many bytes on as many threads. In "
+    "cache: less than 67.1 MB, or than twice the largest cache; that says nothing of memory.",
     "kv_bytes": "Keys and values of all sequences, which a call reads once.",
-    "typical": "The value is exp of the 20 % trimmed mean of the logarithms of samples (the mean, "
-    "of fewer than 12), ± half the width of its 95 % symmetric studentised bootstrap interval; a "
-    "sample's own figure is the mean over its requests.",
-    "percentiles": "By linear interpolation between order statistics; the standard deviation is "
-    "the sample's (n - 1).",
-    "ratio": "Speed of an arm relative to the first arm: exp of the 20 % trimmed mean of the "
-    "differences of logarithms of paired samples, with a 99 % symmetric studentised bootstrap "
-    'interval over pairs; above 1 is faster. "No difference": none was detected, the interval '
-    "includes 1.",
-    "inside": "Scheduling, sampling (greedy), detokenising in pamx and the return of tokens to the "
-    "caller are inside; loading, tokenising the prompt and warm-up are not.",
+    "typical": "Of a sample the mean of its requests; of samples exp of the 20 % trimmed mean of "
+    "logarithms (of 6 to 11 the mean; of fewer the median, without an interval).",
+    "interval": "± or (low-high), 95 %: symmetric studentised bootstrap, at most 1.5 x Yuen's.",
+    "percentiles": "Linear interpolation between order statistics; p90 from 10 values, p99 from "
+    "100.",
+    "ratio": "Speed relative to the first arm: exp of the 20 % trimmed mean of differences of "
+    "logarithms in pairs of samples, (low-high): its 99 % interval, as of values.",
+    "verdict": "faster, slower: the interval excludes 1. no difference detected: it includes 1 and "
+    "stays within the margin above, 2 x --precision but at most 10 %. cannot tell: it includes 1 "
+    "and reaches further. no verdict: fewer than 6 samples.",
+    "inside": "Inside: scheduling, greedy sampling, detokenising, returning tokens. Outside: "
+    "loading, tokenising, warm-up.",
 }
 
 TITLES: dict[str, str] = {name: metric.title for name, metric in BY_NAME.items()} | {
@@ -64,8 +54,8 @@ TITLES: dict[str, str] = {name: metric.title for name, metric in BY_NAME.items()
     "offered": "offered/s",
     "share_of_read": "of plain read",
     "kv_bytes": "KV bytes",
-    "typical": "value ±",
-    "percentiles": "p50, p99",
+    "typical": "value",
+    "percentiles": "p50, p90, p99",
     "ratio": "relative speed",
     "inside": "times",
 }

@@ -32,7 +32,7 @@ def as_text(record: Record, form: str, *, definitions: bool = True) -> str:
         case "md":
             tables = headed_table(record)
             explained = definitions_of(record, tables) if definitions else []
-            return as_markdown(tables, notes(record) + explained)
+            return as_markdown([], tables, notes(record), explained)
     raise ValueError(f"there is no format {form!r}")
 
 
@@ -46,7 +46,8 @@ def comparison_as_text(found: Comparison, form: str, *, definitions: bool = True
         case "csv":
             return as_csv(found.rows())
         case "md":
-            return as_markdown([found.table()], found.notes(definitions=definitions))
+            explained = found.definitions() if definitions else []
+            return as_markdown(found.heads(), [found.table()], found.notes(), explained)
     raise ValueError(f"there is no format {form!r}")
 
 
@@ -63,16 +64,26 @@ def as_jsonl(rows: list[dict[str, Any]]) -> str:
     return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
 
 
-def as_markdown(tables: list[Table], lines: list[str]) -> str:
-    """Tables, and a list of lines below them."""
-    parts = []
+def as_markdown(
+    heads: list[str], tables: list[Table], notes: list[str], definitions: list[str]
+) -> str:
+    """Tables, with lines before and after them."""
+    parts = [_listed(heads)] if heads else []
     for table in tables:
         header = [column.title for column in table.columns]
         rows: list[list[str]] = [[_escaped(c) for c in row] for row in (header, *table.rows)]
-        rows.insert(1, ["---"] * len(header))
+        rows.insert(1, [":---" if not column.right else "---:" for column in table.columns])
         text = "".join("| " + " | ".join(row) + " |\n" for row in rows)
         parts.append(f"**{_escaped(table.title)}**\n\n{text}")
-    return "\n".join([*parts, "".join(f"- {_escaped(line)}\n" for line in lines)])
+    if notes:
+        parts.append(_listed(notes))
+    if definitions:
+        parts.append(f"**Definitions**\n\n{_listed(definitions)}")
+    return "\n".join(parts)
+
+
+def _listed(lines: list[str]) -> str:
+    return "".join(f"- {_escaped(line)}\n" for line in lines)
 
 
 def _escaped(text: str) -> str:

@@ -21,6 +21,9 @@ from pamx.bench.workload import Arm, Workload
 from pamx.errors import RequestError
 
 MACHINE = ("copy", "read")
+# A share of memory's bandwidth is told of calls that read so many bytes: twice the largest cache,
+# or so many where the system does not tell of one that all cores share.
+CACHES, LEAST_OF_MEMORY = 2, 64 << 20
 # Between pages of different dtypes or partitions, relative to values near 1. More is a bug.
 _LARGEST_ERROR = 0.02
 
@@ -119,7 +122,7 @@ def measure_kernel(
         for workload in left:
             if (why := unfit.get(workload.id)) is not None:
                 tell(f"{workload.id} does not fit, and is not measured. {why}")
-                _add(record, [Cell(arm, invalid=why) for arm in plan.arms], workload)
+                add_cells(record, [Cell(arm, invalid=why) for arm in plan.arms], workload)
                 save(record)
                 continue
             if not timetable.admits(workload):
@@ -139,7 +142,7 @@ def measure_kernel(
                     report,
                     decisive=(CALL,),
                 )
-            _add(record, cells, workload)
+            add_cells(record, cells, workload)
             record["warnings"] += imprecise(cells, workload, plan.precision, (CALL,))
             save(record)
         record["complete"] = not timetable.without
@@ -161,18 +164,25 @@ def _run(program: Program, settings: dict[str, Any]) -> Outcome:
     return Outcome([], figures, None, answer["seconds"], answer)
 
 
-def _add(record: Record, cells: Sequence[Cell], workload: Workload) -> None:
+def add_cells(record: Record, cells: Sequence[Cell], workload: Workload) -> None:
+    """Records what was measured, and each call's share of a plain read."""
     reading = next(c for c in cells if c.arm.id == "read")
     for cell in cells:
-        copies = [c for c in cells if c.arm.control_of == cell.arm.id and not c.invalid]
-        found = cell_record(cell, copies, workload, {})
+        found = cell_record(cell, workload, {})
+        found["fits_cache"] = _fits_cache(found["pool_bytes"], record)
         # Not of the copy, which writes as much as it reads: a call only reads.
-        if cell.arm.kind != "machine" and not cell.invalid:
+        if cell.arm.kind != "machine" and not cell.invalid and not found["fits_cache"]:
             found["share_of_read"] = _share(cell, reading)
         record["cells"].append(found)
-    comparisons = comparison_records(cells, workload, (CALL,))
+    comparisons = comparison_records(cells, workload, record["plan"]["precision"], (CALL,))
     record["comparisons"] += comparisons
     record["warnings"] += measurement_warnings(cells, comparisons, workload, CALL.name)
+
+
+def _fits_cache(nbytes: int | None, record: Record) -> bool:
+    """Whether caches may hold what calls read again and again."""
+    largest = record["provenance"]["machine"].get("cache_bytes") or 0
+    return nbytes is not None and nbytes < max(LEAST_OF_MEMORY, CACHES * largest)
 
 
 def _share(cell: Cell, machine: Cell) -> float | None:

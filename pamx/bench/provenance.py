@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from pamx.native.caches import cache_sizes
 from pamx.native.threads import usable_cpus
 
 _PACKAGES = ("mlx", "mlx-lm", "numpy", "scipy-openblas32", "transformers")
@@ -54,7 +55,7 @@ def _versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """Chip, cores, memory in bytes, system."""
+    """Chip, cores, memory and largest cache in bytes, system."""
     return {
         "chip": _chip(),
         "arch": platform.machine(),
@@ -63,6 +64,7 @@ def machine() -> dict[str, Any]:
         "logical_cores": psutil.cpu_count(),
         "usable_cpus": usable_cpus(),
         "memory_bytes": psutil.virtual_memory().total,
+        "cache_bytes": max(cache_sizes().values(), default=None),
     }
 
 

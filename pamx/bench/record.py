@@ -11,6 +11,7 @@ from typing import Any
 
 from pamx.bench.check import fault, finite
 from pamx.bench.definitions import DEFINITIONS
+from pamx.bench.plain import visible
 from pamx.errors import PamxError, RequestError
 
 SCHEMA_VERSION = 1
@@ -92,7 +93,7 @@ class DamagedError(PamxError):
 
     def __init__(self, path: Path, where: str) -> None:
         super().__init__(
-            f"{path} is damaged: {where}.", "Use another copy of it, or measure again."
+            f"{path} is damaged: {visible(where)}.", "Use another copy of it, or measure again."
         )
 
 
@@ -115,7 +116,7 @@ def load(path: Path) -> Record:
         )
     if value["schema_version"] != SCHEMA_VERSION:
         raise RequestError(
-            f"{path} has schema version {value['schema_version']}; this pamx reads "
+            f"{path} has schema version {visible(str(value['schema_version']))}; this pamx reads "
             f"{SCHEMA_VERSION}.",
             "Read it with the pamx that wrote it, or measure again.",
         )
@@ -145,6 +146,8 @@ def _disagreement(record: Record) -> str | None:
                 if name not in outputs:
                     return f"{place}.outputs.{name} is missing"
     for number, found in enumerate(record["comparisons"]):
-        if len({found[name] is None for name in ("ratio", "low", "high")}) > 1:
-            return f"comparisons[{number}] has a part of an interval"
+        if (found["low"] is None) != (found["high"] is None):
+            return f"comparisons[{number}] has one end of an interval"
+        if found["low"] is not None and found["ratio"] is None:
+            return f"comparisons[{number}] has an interval of nothing"
     return None

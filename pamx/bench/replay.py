@@ -92,7 +92,7 @@ def replay(
             base = base or cell
             if cell is not base and not cell.invalid:
                 cell.outputs = compare_outputs(base.tokens, cell.tokens, base.arm.id)
-            found = cell_record(cell, [], shape, plan.limits)
+            found = cell_record(cell, shape, plan.limits)
             found |= {"workload": "replay", "replay": _summary(cell, requests)}
             record["cells"].append(found)
             save(record)

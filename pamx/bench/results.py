@@ -6,25 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from pamx.bench.definitions import title
 from pamx.bench.measure import Cell, drifting, narrow, timings
 from pamx.bench.metrics import COMPARED, OF_CALLS, OF_REQUESTS, Metric
 from pamx.bench.slo import goodput
-from pamx.bench.statistics import FEWEST, paired_ratio, summarise, typical, verdict
+from pamx.bench.statistics import (
+    FASTER,
+    FEWEST,
+    SLOWER,
+    Ratio,
+    equality_margin,
+    paired_ratio,
+    summarise,
+    typical,
+    verdict,
+)
 from pamx.bench.timing import RequestTiming
 from pamx.bench.workload import Workload
+from pamx.sizes import counted
 
 
-def cell_record(
-    cell: Cell, copies: Sequence[Cell], workload: Workload, limits: Mapping[str, float]
-) -> dict[str, Any]:
-    """An arm's cell.
+def cell_record(cell: Cell, workload: Workload, limits: Mapping[str, float]) -> dict[str, Any]:
+    """An arm's cell: its figures are of its own samples, and none of its control's.
 
     Args:
         cell: What was measured.
-        copies: Controls of this arm, whose samples are as much its own.
         limits: For goodput, in seconds; empty for none.
     """
-    samples = [s for c in (cell, *copies) for s in c.samples]
+    samples = cell.samples
     valid = not cell.invalid and bool(samples)
     return {
         "workload": workload.id,
@@ -61,10 +70,11 @@ def figures(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
         if not values:
             continue
         middle = typical(values)
+        assert middle is not None
         found[metric.name] = {
-            "typical": summarise(values).p50 if middle is None else middle.value,
-            "low": None if middle is None else middle.low,
-            "high": None if middle is None else middle.high,
+            "typical": middle.value,
+            "low": middle.low if middle.bounded else None,
+            "high": middle.high if middle.bounded else None,
             "samples": len(values),
         }
     return found
@@ -93,9 +103,16 @@ def _peak(samples: Sequence[dict[str, Any]]) -> int | None:
 
 
 def comparison_records(
-    cells: Sequence[Cell], workload: Workload, metrics: Sequence[Metric] = COMPARED
+    cells: Sequence[Cell],
+    workload: Workload,
+    precision: float,
+    metrics: Sequence[Metric] = COMPARED,
 ) -> list[dict[str, Any]]:
-    """Every valid arm against the first valid one."""
+    """Every valid arm against the first valid one.
+
+    Args:
+        precision: That the run was asked for, which says what counts as no difference.
+    """
     valid = [c for c in cells if not c.invalid and c.arm.kind != "machine"]
     found = []
     for base, other in zip(valid[:1] * len(valid), valid[1:], strict=False):
@@ -104,6 +121,7 @@ def comparison_records(
             if not all(values):
                 continue
             ratio = paired_ratio(*values, smaller_is_better=metric.smaller_is_better)
+            assert ratio is not None
             found.append(
                 {
                     "workload": workload.id,
@@ -111,14 +129,22 @@ def comparison_records(
                     "base": base.arm.id,
                     "control": other.arm.control_of is not None,
                     "metric": metric.name,
-                    "ratio": None if ratio is None else ratio.ratio,
-                    "low": None if ratio is None else ratio.low,
-                    "high": None if ratio is None else ratio.high,
-                    "pairs": 0 if ratio is None else ratio.pairs,
-                    "verdict": verdict(ratio),
+                    **ratio_fields(ratio, equality_margin(precision)),
                 }
             )
     return found
+
+
+def ratio_fields(found: Ratio, margin: float) -> dict[str, Any]:
+    """A comparison's figures and its verdict."""
+    return {
+        "ratio": found.ratio,
+        "low": found.low if found.bounded else None,
+        "high": found.high if found.bounded else None,
+        "pairs": found.pairs,
+        "margin": margin,
+        "verdict": verdict(found, margin),
+    }
 
 
 def imprecise(
@@ -126,17 +152,17 @@ def imprecise(
 ) -> list[str]:
     """A sentence if the measurement ended before its intervals were narrow enough."""
     able = [c for c in cells if c.arm.kind != "machine" and not c.invalid]
-    if narrow(able, decisive, precision):
+    wide = [m.title for m in decisive if not narrow(able, (m,), precision)]
+    if not wide:
         return []
     if (count := min(len(c.samples) for c in able)) < FEWEST:
-        samples = "1 sample" if count == 1 else f"{count} samples"
         return [
-            f"{workload.id}: {samples} of each arm fitted into the time, and a verdict needs "
-            f"{FEWEST}: a longer --time brings them."
+            f"{workload.id}: {counted(count, 'sample')} of each arm fitted into the time, and a "
+            f"verdict needs {FEWEST}: a longer --time brings them."
         ]
     return [
-        f"{workload.id}: the time was over before intervals were within {precision:.1%}: a longer "
-        "--time narrows them."
+        f"{workload.id}: the time was over before intervals were within {precision:.1%} "
+        f"({', '.join(wide)}): a longer --time narrows them."
     ]
 
 
@@ -154,9 +180,9 @@ def measurement_warnings(
             f"{'slower' if change > 0 else 'faster'} in the course of the measurement."
         )
     for comparison in comparisons:
-        if comparison["control"] and comparison["verdict"] in ("faster", "slower"):
+        if comparison["control"] and comparison["verdict"] in (FASTER, SLOWER):
             found.append(
-                f"{workload.id}: two equal arms differ in {comparison['metric']} "
+                f"{workload.id}: two equal arms differ in {title(comparison['metric'])} "
                 f"({comparison['ratio']:.2f}x): do not trust its other verdicts."
             )
     for cell in cells:

@@ -6,8 +6,9 @@ from typing import Any
 
 from pamx.bench.definitions import title
 from pamx.bench.metrics import BY_NAME, slug
+from pamx.bench.plain import visible
 
-_PERCENTILES = ("p50", "p90", "p99")
+_PERCENTILES = ("p50", "p90", "p99", "max")
 _MEMORY = f"{slug(title('peak_memory'))}_bytes"
 _OF_READ = slug(title("share_of_read"))
 
@@ -23,7 +24,11 @@ def flat_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
             for part in ("ratio", "low", "high", "verdict"):
                 row[f"{slug(title(metric))}_{part}_vs_base"] = found[part]
     columns += sorted({name for row in rows for name in row} - set(columns))
-    return [{name: row.get(name) for name in columns} for row in rows]
+    return [{name: _plain(row.get(name)) for name in columns} for row in rows]
+
+
+def _plain(value: Any) -> Any:
+    return visible(value) if isinstance(value, str) else value
 
 
 def _ratios(record: dict[str, Any]) -> dict[tuple[str, str], dict[str, dict[str, Any]]]:

@@ -312,8 +312,7 @@ def _add(
     record: Record, cells: Sequence[Cell], workload: Workload, limits: Mapping[str, float]
 ) -> None:
     for cell in cells:
-        copies = [c for c in cells if c.arm.control_of == cell.arm.id and not c.invalid]
-        record["cells"].append(cell_record(cell, copies, workload, limits))
-    comparisons = comparison_records(cells, workload)
+        record["cells"].append(cell_record(cell, workload, limits))
+    comparisons = comparison_records(cells, workload, record["plan"]["precision"])
     record["comparisons"] += comparisons
     record["warnings"] += measurement_warnings(cells, comparisons, workload)

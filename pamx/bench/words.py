@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pamx.bench.definitions import title
-from pamx.bench.metrics import CALL, COMPARED, DECISIVE, E2E, OUTPUT, PROMPT, TPOT, TTFT, USER
+from pamx.bench.definitions import DEFINITIONS, title
+from pamx.bench.metrics import (
+    BANDWIDTH,
+    CALL,
+    DECISIVE,
+    E2E,
+    OUTPUT,
+    PROMPT,
+    TPOT,
+    TTFT,
+    USER,
+    Metric,
+)
+from pamx.bench.numerals import (
+    NONE,
+    bandwidth,
+    duration,
+    per_second,
+    rate,
+    share,
+    size,
+    spread,
+    times,
+)
+from pamx.bench.plain import visible
 from pamx.bench.record import Record
-from pamx.bench.statistics import SAME, TOO_FEW
+from pamx.bench.statistics import TOO_FEW
+from pamx.bench.workload import CONTROL
+from pamx.sizes import counted
 
 
 @dataclass(frozen=True)
@@ -43,18 +68,19 @@ class Table:
     rows: list[list[str]] = field(default_factory=list)
     about: tuple[str, ...] = ()
 
+    def shown(self) -> Table:
+        """The same with nothing in it that a terminal obeys: a record may be anybody's."""
+        rows = [[visible(cell) for cell in row] for row in self.rows]
+        return replace(self, title=visible(self.title), rows=rows)
 
-NONE = "-"
-_PARTS = ("p50", "p99")
+
 _WHICH = [Column("workload"), Column("arm", right=False)]
 
 
 def headed_table(record: Record) -> list[Table]:
-    """The figures, and the comparisons if there are any that say something."""
-    tables = [_figures(record)]
-    if any(c["verdict"] != TOO_FEW for c in record["comparisons"]):
-        tables.append(_comparisons(record))
-    return [table for table in tables if table.rows]
+    """The figures, and the comparisons if there are any."""
+    tables = [_figures(record), *_comparisons(record)]
+    return [table.shown() for table in tables if table.rows]
 
 
 def _figures(record: Record) -> Table:
@@ -63,28 +89,31 @@ def _figures(record: Record) -> Table:
     if record["kind"] == "replay":
         return _replays(record)
     limited = any(cell.get("goodput") is not None for cell in record["cells"])
+    parts = _parts(record, "itl")
     columns = [
         *_WHICH,
+        Column("samples", group=1),
         *(Column(metric.name, group=1) for metric in (TTFT, TPOT, E2E)),
         *(Column(metric.name, group=2) for metric in (OUTPUT, PROMPT, USER)),
         *([Column("goodput", group=2)] if limited else []),
-        *(Column("itl", part, group=3) for part in _PARTS),
+        *(Column("itl", part, group=3) for part in parts),
         Column("peak_memory", group=3),
         Column("pages", group=3),
         *_ran(4),
         Column("outputs", group=4, right=False),
     ]
-    table = Table(_title(record), columns, about=("typical", "percentiles", "inside"))
-    for cell in _shown(record):
+    table = Table(_title(record), columns, about=("typical", "interval", "percentiles", "inside"))
+    for cell in record["cells"]:
         figures, gaps = cell["figures"], cell["requests"].get("itl")
         table.rows.append(
             [
                 cell["workload"],
                 _arm(cell),
-                *(spread(figures.get(m.name), duration) for m in (TTFT, TPOT, E2E)),
-                *(spread(figures.get(m.name), rate) for m in (OUTPUT, PROMPT, USER)),
-                *([rate(cell.get("goodput"))] if limited else []),
-                *(duration(gaps and gaps[part]) for part in _PARTS),
+                f"{len(cell['samples']):,}",
+                *(metric_spread(m, figures.get(m.name)) for m in (TTFT, TPOT, E2E)),
+                *(metric_spread(m, figures.get(m.name)) for m in (OUTPUT, PROMPT, USER)),
+                *([per_second(cell.get("goodput"))] if limited else []),
+                *(duration(gaps and gaps[part]) for part in parts),
                 size(cell["peak_memory_bytes"]),
                 NONE if cell["pages"] is None else f"{cell['pages']:,}",
                 *_dispatched(cell),
@@ -97,21 +126,22 @@ def _figures(record: Record) -> Table:
 def _calls(record: Record) -> Table:
     columns = [
         *_WHICH,
+        Column("samples", group=1),
         Column("call", group=1),
         Column("bandwidth", group=1),
         Column("share_of_read", group=1),
         Column("kv_bytes", group=2),
         *_ran(2),
     ]
-    table = Table(_title(record), columns, about=("typical",))
-    for cell in _shown(record):
+    table = Table(_title(record), columns, about=("typical", "interval"))
+    for cell in record["cells"]:
         table.rows.append(
             [
                 cell["workload"],
                 _arm(cell),
-                spread(cell["figures"].get("call"), duration),
-                spread(cell["figures"].get("bandwidth"), bandwidth),
-                share(cell.get("share_of_read")),
+                f"{len(cell['samples']):,}",
+                *(metric_spread(m, cell["figures"].get(m.name)) for m in (CALL, BANDWIDTH)),
+                "in cache" if cell.get("fits_cache") else share(cell.get("share_of_read")),
                 size(cell.get("pool_bytes")),
                 *_dispatched(cell),
             ]
@@ -120,31 +150,31 @@ def _calls(record: Record) -> Table:
 
 
 def _replays(record: Record) -> Table:
+    names = ("ttft", "tpot", "e2e", "itl")
+    parts = [(name, part) for name in names for part in _parts(record, name)]
     columns = [
         Column("requests"),
         Column("arm", right=False),
         Column("offered", group=1),
         Column("goodput", group=1),
         Column(OUTPUT.name, group=1),
-        *(Column(name, part, group=2) for name in ("ttft", "tpot") for part in _PARTS),
-        *(Column(name, part, group=3) for name in ("e2e", "itl") for part in _PARTS),
+        *(Column(name, part, group=2 + i // 4) for i, (name, part) in enumerate(parts)),
         Column("preempted", group=4),
         Column("pages", group=4),
         *_ran(4),
     ]
     table = Table(_title(record), columns, about=("percentiles", "inside"))
-    for cell in _shown(record):
-        done = cell["replay"]
-        summaries = [cell["requests"].get(name) for name in ("ttft", "tpot", "e2e", "itl")]
+    for cell in record["cells"]:
+        done, summaries = cell["replay"], cell["requests"]
         table.rows.append(
             [
                 f"{done['requests']:,}",
                 _arm(cell),
                 rate(done["offered_per_s"]),
-                NONE if cell["goodput"] is None else f"{rate(cell['goodput'])}/s",
-                spread(cell["figures"].get("output_throughput"), rate),
-                *(duration(s and s[p]) for s in summaries for p in _PARTS),
-                str(NONE if done["preemptions"] is None else done["preemptions"]),
+                per_second(cell["goodput"]),
+                metric_spread(OUTPUT, cell["figures"].get(OUTPUT.name)),
+                *(duration(summaries[n][p] if n in summaries else None) for n, p in parts),
+                NONE if done["preemptions"] is None else f"{done['preemptions']:,}",
                 NONE if cell["pages"] is None else f"{cell['pages']:,}",
                 *_dispatched(cell),
             ]
@@ -152,12 +182,18 @@ def _replays(record: Record) -> Table:
     return table
 
 
-def _shown(record: Record) -> list[dict[str, Any]]:
-    return [cell for cell in record["cells"] if cell["control_of"] is None]
+def _parts(record: Record, name: str) -> tuple[str, str]:
+    """The median, and the farthest percentile that all cells have enough values for."""
+    found = [cell["requests"][name] for cell in record["cells"] if name in cell["requests"]]
+    for part in ("p99", "p90"):
+        if all(summary[part] is not None for summary in found):
+            return "p50", part
+    return "p50", "max"
 
 
 def _arm(cell: dict[str, Any]) -> str:
-    return str(cell["arm"]) + ("" if cell["valid"] else " (invalid)")
+    name = CONTROL if cell["control_of"] is not None else str(cell["arm"])
+    return name + ("" if cell["valid"] else " (invalid)")
 
 
 def _ran(group: int) -> list[Column]:
@@ -166,48 +202,83 @@ def _ran(group: int) -> list[Column]:
 
 def _dispatched(cell: dict[str, Any]) -> list[str]:
     ran = cell["dispatch"] or {}
-    return [str(ran.get("partition") or NONE), str(ran.get("kernel") or NONE)]
+    partition = ran.get("partition")
+    return [f"{partition:,}" if partition else NONE, str(ran.get("kernel") or NONE)]
 
 
 def _title(record: Record) -> str:
+    return f"{subject(record)}, on {machine(record)}"
+
+
+def subject(record: Record) -> str:
+    """What was measured."""
     if heads := record["provenance"].get("heads"):
         query, kv, dim = heads
         return f"Attention alone: {query} query heads on {kv} KV heads of {dim}"
     model = record["provenance"].get("model") or {}
     settings = [str(model.get("name", "")), str(model.get("compute", ""))]
-    return ", ".join(word for word in settings if word) or record["kind"]
+    return ", ".join(word for word in settings if word) or str(record["kind"])
 
 
-def _comparisons(record: Record) -> Table:
-    base = record["comparisons"][0]["base"]
-    heading = f"Speed relative to {base} (above 1x is faster)"
-    return comparison_table(record["comparisons"], heading)
+def machine(record: Record) -> str:
+    """What measured it."""
+    found = record["provenance"]["machine"]
+    return f"{found['chip']}, {counted(found['usable_cpus'], 'CPU')}"
 
 
-def comparison_table(comparisons: list[dict[str, Any]], heading: str) -> Table:
+# E2E and prompt throughput follow from these three; they are in the files.
+IN_TABLES = (*DECISIVE, CALL)
+
+
+def _comparisons(record: Record) -> list[Table]:
+    """One table for each arm that others are compared with: a second if the first is invalid."""
+    bases = dict.fromkeys(c["base"] for c in record["comparisons"])
+    return [
+        _ratios([c for c in record["comparisons"] if c["base"] == base], base) for base in bases
+    ]
+
+
+def _ratios(comparisons: list[dict[str, Any]], base: str) -> Table:
     """One row a workload and arm, one column a metric."""
     compared = {c["metric"] for c in comparisons}
-    metrics = [m for m in (*DECISIVE, *COMPARED, CALL) if m.name in compared]
-    names = list(dict.fromkeys(m.name for m in metrics))
+    names = [m.name for m in IN_TABLES if m.name in compared]
     columns = [Column(n, group=i + 1, right=False) for i, n in enumerate(names)]
-    table = Table(heading, [*_WHICH, *columns], about=("ratio",))
+    heading = f"Speed relative to {base} ({above(comparisons)})"
+    table = Table(heading, [*_WHICH, *columns], about=("ratio", "verdict"))
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for comparison in comparisons:
-        key = comparison["workload"], comparison["arm"]
+        key = comparison["workload"], CONTROL if comparison["control"] else comparison["arm"]
         rows.setdefault(key, {})[comparison["metric"]] = comparison_words(comparison)
     for (workload, arm), found in rows.items():
         table.rows.append([workload, arm, *(found.get(name, NONE) for name in names)])
     return table
 
 
+def above(comparisons: Sequence[dict[str, Any]]) -> str:
+    """How to read ratios, and the margin of no difference."""
+    margins = {c["margin"] for c in comparisons if "margin" in c}
+    within = f"; no difference: within {max(margins):.0%} of 1x" if margins else ""
+    return f"above 1x is faster{within}"
+
+
+def metric_spread(metric: Metric, figure: dict[str, Any] | None) -> str:
+    """A metric's figure with its interval."""
+    write = {"s": duration, "bytes/s": bandwidth}.get(metric.unit, rate)
+    return spread(figure, write)
+
+
 def comparison_words(comparison: dict[str, Any]) -> str:
-    """Such as "1.12x (1.08-1.15) faster", or "no difference (0.97-1.04)"."""
-    if comparison["ratio"] is None or comparison["verdict"] == TOO_FEW:
+    """Such as "1.12x (1.08-1.15) faster", or "1.80x, 2 samples, no verdict"."""
+    ratio, low, high = (comparison[name] for name in ("ratio", "low", "high"))
+    if ratio is None:
         return str(comparison["verdict"])
-    interval = f"{comparison['low']:.2f}-{comparison['high']:.2f}"
-    if comparison["verdict"] == SAME:
-        return f"no difference ({interval})"
-    return f"{comparison['ratio']:.2f}x ({interval}) {comparison['verdict']}"
+    if comparison["verdict"] == TOO_FEW:
+        return f"{times(ratio)}, {counted(comparison['pairs'], 'sample')}, no verdict"
+    if low is None:
+        return f"{times(ratio)} {comparison['verdict']}"
+    digits = 3 if high < 1.02 * low else 2
+    ends = f"{times(low, digits)[:-1]}-{times(high, digits)[:-1]}"
+    return f"{times(ratio, digits)} ({ends}) {comparison['verdict']}"
 
 
 # ---- sentences ----------------------------------------------------------------------------------
@@ -218,13 +289,15 @@ def notes(record: Record) -> list[str]:
     found = []
     if not record["complete"]:
         found.append(f"Not complete: {missing(record)}.")
+    if record["kind"] == "replay" and len(record["cells"]) > 1:
+        found.append("Each arm replayed the requests once: a difference may be chance.")
     for cell in record["cells"]:
         where = f"{cell['workload']}, {cell['arm']}"
         if not cell["valid"]:
             found.append(f"{where}: invalid, because {cell['why_invalid']}")
         if (cell["outputs"] or {}).get("same") is False:
             found.append(f"{where}: {difference(cell['outputs'])}")
-    return found + list(record["warnings"])
+    return [visible(line) for line in [*found, *record["warnings"]]]
 
 
 def missing(record: Record) -> str:
@@ -241,14 +314,16 @@ def definitions(record: Record, tables: Sequence[Table]) -> list[str]:
     """What the columns of these tables mean, under the names that they have there."""
     keys = [column.key for table in tables for column in table.columns]
     keys += [key for table in tables for key in table.about]
-    known = record["definitions"]
-    return [f"{title(key)}: {known[key]}" for key in dict.fromkeys(keys) if key in known]
+    known = DEFINITIONS | record["definitions"]
+    found = dict.fromkeys(key for key in keys if key in known)
+    return [visible(f"{title(key)}: {known[key]}") for key in found]
 
 
 def difference(outputs: dict[str, Any]) -> str:
     return (
-        f"other tokens than {outputs['compared_with']} in {outputs['requests_that_differ']} "
-        f"requests; first in request {outputs['request']} at token {outputs['place']} "
+        f"other tokens than {outputs['compared_with']} in "
+        f"{counted(outputs['requests_that_differ'], 'request')}; first in request "
+        f"{outputs['request']:,} at token {outputs['place']:,} "
         f"({outputs['base_token']} there, {outputs['arm_token']} here)."
     )
 
@@ -259,56 +334,4 @@ def outputs(found: dict[str, Any] | None) -> str:
         return NONE
     if found["same"] is None:
         return "not told"
-    return "same" if found["same"] else f"differ at {found['place']}"
-
-
-# ---- numbers ------------------------------------------------------------------------------------
-
-
-def duration(seconds: float | None) -> str:
-    """Three significant digits, in s, ms or µs."""
-    if seconds is None:
-        return NONE
-    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale * 0.9995:
-            return f"{_three(seconds / scale)} {unit}"
-    return f"{_three(seconds / 1e-6)} µs"
-
-
-def rate(value: float | None) -> str:
-    return NONE if value is None else _three(value)
-
-
-def bandwidth(value: float | None) -> str:
-    return NONE if value is None else f"{_three(value / 1e9)} GB/s"
-
-
-def share(value: float | None) -> str:
-    return NONE if value is None else f"{value:.0%}"
-
-
-def size(count: float | None) -> str:
-    if count is None:
-        return NONE
-    for unit, scale in (("GB", 1e9), ("MB", 1e6)):
-        if count >= scale:
-            return f"{_three(count / scale)} {unit}"
-    return f"{_three(count / 1e3)} kB"
-
-
-def _three(value: float) -> str:
-    """Three significant digits, or all digits of larger whole numbers."""
-    if value >= 99.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
-
-
-def spread(figure: dict[str, Any] | None, write: Any) -> str:
-    """A figure with half the width of its interval in per cent: "12.3 ms ±2%"."""
-    if figure is None:
-        return NONE
-    text: str = write(figure["typical"])
-    if figure["low"] is None:
-        return text
-    half = (figure["high"] - figure["low"]) / 2 / figure["typical"]
-    return f"{text} ±{half:.0%}" if half < 9.995 else f"{text} ±?"
+    return "same" if found["same"] else f"differ at {found['place']:,}"

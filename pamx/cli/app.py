@@ -70,8 +70,17 @@ def _root(
 ) -> None:
     """Run local language models on MLX with a paged KV cache.
 
-    Results go to standard output, everything else to standard error. Exit status: 0 done,
-    1 failed, 2 wrong usage, 130 interrupted by Ctrl-C, 141 nobody reads standard output any more.
+    \b
+    pamx chat                          talk with the built-in model
+    pamx generate "Name a river."      one answer, for a person or a pipe
+    pamx doctor                        whether all is well on this machine
+
+    Results go to standard output, everything else to standard error.
+
+    Exit status, in every command: 0 done. 1 it failed: the network, the disk, memory, some row or
+    turn. 2 what was given is wrong: an option, a name that is no model, a file that is not there, a
+    prompt or a context that is too long. 130 interrupted by Ctrl-C. 141 nobody reads standard
+    output any more.
     """
 
 

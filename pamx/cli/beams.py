@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pamx.cli.engine_thread import EngineThread
-from pamx.cli.terminal import write, write_json
+from pamx.cli.terminal import note, write, write_json
 
 if TYPE_CHECKING:
     from pamx.engine import Engine
@@ -74,3 +74,5 @@ def search(
         write_json({"model": name, "beams": answers})
     else:
         write(found[0].text.rstrip("\n") + "\n")
+    if max_tokens is None and found[0].finish_reason == "length":
+        note("The answer is cut off: the context is full.")

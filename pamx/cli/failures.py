@@ -6,14 +6,22 @@ import errno
 import resource
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from pamx.cli.sizes import bytes_text
 from pamx.cli.terminal import is_terminal, say, settle_stdout
-from pamx.errors import PamxError
+from pamx.errors import NoRoomError, NotAModelError, PamxError, RequestError
+from pamx.sizes import bytes_text
 from pamx.switches import switched_on
 
-FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+FAILED, WRONG_USE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+
+# An OSError of a file that somebody named, when it is the name that is wrong.
+_NO_SUCH_FILE = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
+)
 
 
 class ToldInterrupt(KeyboardInterrupt):
@@ -21,11 +29,7 @@ class ToldInterrupt(KeyboardInterrupt):
 
 
 def report(error: BaseException) -> int:
-    """Says on stderr what went wrong and what to do.
-
-    Returns:
-        The exit status: 1; 130 for Ctrl-C and 141 for a closed pipe, as a shell has them.
-    """
+    """Says on stderr what went wrong and what to do; returns the exit status."""
     if switched_on("PAMX_DEBUG"):
         traceback.print_exception(error)
     if isinstance(error, OSError):
@@ -35,14 +39,43 @@ def report(error: BaseException) -> int:
             if is_terminal(sys.stderr):
                 sys.stderr.write("\r")  # over the ^C that the terminal shows
             say("Interrupted.")
+    elif not isinstance(error, BrokenPipeError):
+        message, hint = explain(error)
+        say(f"Error: {message}")
+        if hint:
+            say(hint)
+    return exit_status(error)
+
+
+def exit_status(error: BaseException) -> int:
+    """The exit status of a command that `error` ended, the same in every command.
+
+    2 if what was given is wrong: the same command cannot succeed, whatever the machine, the disk
+    or the network do. 130 for Ctrl-C and 141 for a closed pipe, as a shell has them. Else 1.
+    """
+    if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
         return BROKEN_PIPE
-    message, hint = explain(error)
-    say(f"Error: {message}")
-    if hint:
-        say(hint)
+    given_wrongly = isinstance(error, NotAModelError | RequestError)
+    if given_wrongly and not isinstance(error, NoRoomError):
+        return WRONG_USE
     return FAILED
+
+
+@contextmanager
+def as_given(path: Path | str) -> Iterator[None]:
+    """Around the opening of a file that the command line names: a wrong name is a wrong use.
+
+    Raises:
+        RequestError: nothing of that name can be opened.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _NO_SUCH_FILE:
+            raise
+        raise RequestError(f"{path}: {error.strerror}.") from error
 
 
 def explain(error: BaseException) -> tuple[str, str]:
@@ -60,6 +93,8 @@ def explain(error: BaseException) -> tuple[str, str]:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" that holds {error.filename}" if error.filename else " written to"
         return f"The disk{where} is full.", "Free some space and run this again."
+    if isinstance(error, OSError) and error.errno == errno.EBADF and not error.filename:
+        return "Standard output is closed.", "Send it to a file, a program or a terminal."
     if isinstance(error, FileNotFoundError) and not error.filename and _is_nowhere():
         return (
             "The folder that this command runs in has been deleted.",

@@ -18,8 +18,8 @@ from pamx.cli.batch.rows import Defaults
 from pamx.cli.batch.run import Job, identity, most_together, run_batch
 from pamx.cli.batch.serve import Limits
 from pamx.cli.engine_thread import EngineThread
-from pamx.cli.loading import Loading, load_engine
-from pamx.cli.statistics import as_json, summary
+from pamx.cli.loading import Loading, check_name, load_engine
+from pamx.cli.statistics import as_json, cut_off, summary
 from pamx.cli.terminal import is_terminal, note, write, write_json
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ def generate(
     if raw and system is not None:
         raise typer.BadParameter("--raw has no place for a system prompt.", param_hint="--system")
 
+    check_name(model, revision)
     label = model or "the built-in model"
 
     def load() -> Engine:
@@ -195,7 +196,9 @@ def generate(
             raise
         finish()
         if completion and (verbose or is_terminal(sys.stderr)):
-            note(summary(completion))
+            note(summary(completion, max_tokens))
+        elif completion and (cut := cut_off(completion, max_tokens)):
+            note(cut)
 
 
 def read_prompt(argument: str | None) -> str:

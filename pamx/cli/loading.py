@@ -9,6 +9,7 @@ from pamx.cli import options
 from pamx.cli.computed import level_lines, shortfall
 from pamx.cli.terminal import note
 from pamx.errors import NativeError
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     from pamx.engine import Engine
@@ -26,6 +27,13 @@ class Loading:
     compute: options.Compute | None
     kv_dtype: options.KvType
     sequences: int = 1  # that pages should hold at a time, if half of the free memory suffices
+
+
+def check_name(model: str | None, revision: str | None) -> None:
+    """Raises NotAModelError if this can name no model, before anything else is done with it."""
+    from pamx.models.source import classify
+
+    classify(model, revision)
 
 
 def load_engine(wanted: Loading, verbose: bool = False) -> Engine:
@@ -69,4 +77,4 @@ def _use_threads(count: int) -> None:
         return
     cpus = usable_cpus()
     if count > cpus:
-        note(f"{count} threads on {cpus} {'CPU' if cpus == 1 else 'CPUs'}: slower than {cpus}.")
+        note(f"{counted(count, 'thread')} on {counted(cpus, 'CPU')}: slower than {cpus:,}.")

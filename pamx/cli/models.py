@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pamx.cli import options
-from pamx.cli.sizes import bytes_text
-from pamx.cli.terminal import is_terminal, say, write, write_json
-from pamx.errors import ModelError
+from pamx.cli.terminal import confirmed, is_terminal, say, write, write_json
+from pamx.errors import ModelError, NotAModelError, RequestError
+from pamx.sizes import bytes_text
 
 if TYPE_CHECKING:
     from pamx.models import CachedModel
@@ -39,6 +39,11 @@ def models(ctx: typer.Context, json: options.Json = False) -> None:
     pamx's cache, which `pamx doctor` names and PAMX_HOME moves. A model folder of your own is
     listed if it has some. PAMX_WEIGHT_CACHE limits them when weights are packed. A model is marked
     'gone' if the GGUF file or the folder that it was made from is not there any more.
+
+    \b
+    pamx models
+    pamx models path smollm2-135m
+    pamx models rm mlx-community/Qwen3-0.6B-4bit
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -71,7 +76,7 @@ def path(name: Name) -> None:
     """Print the folder of a model that is on this machine."""
     found = _find(name)
     if len(found) > 1:
-        raise ModelError(
+        raise RequestError(
             f"{name} is here in {len(found)} versions.",
             "Name one of them: " + ", ".join(f"{m.name}@{(m.revision or '')[:12]}" for m in found),
         )
@@ -109,7 +114,7 @@ def rm(
             )
         size = bytes_text(sum(model.size_bytes + model.packed_bytes for model in found))
         what = _what(found[0], name, packed)
-        if not typer.confirm(f"Delete {what} ({size})?", err=True):
+        if not confirmed(f"Delete {what} ({size})?"):
             say("Nothing was deleted.")
             raise typer.Exit(1)
     if packed:
@@ -137,8 +142,23 @@ def _find(name: str) -> list[CachedModel]:
         or (model.name == repository and revision and (model.revision or "").startswith(revision))
     ]
     if not found:
-        raise ModelError(f"{name} is not on this machine.", "`pamx models` lists what is.")
+        raise _absent(name)
     return found
+
+
+def _absent(name: str) -> ModelError:
+    """That a model is not here; of another kind if the name is none of a model anyway."""
+    from pamx.models.source import classify
+
+    kind = ModelError
+    try:
+        classify(name)
+    except NotAModelError:
+        kind = NotAModelError
+    return kind(
+        f"{name or 'A model without a name'} is not on this machine.",
+        "`pamx models` lists what is.",
+    )
 
 
 def _what(model: CachedModel, name: str, packed: bool = False) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,10 +51,46 @@ def seed_of_64_bits(value: int | None) -> int | None:
     return value
 
 
-def positive(value: float) -> float:
-    if not finite(value) > 0:
-        raise typer.BadParameter(f"{value} keeps no token; it must be above 0.")
-    return value
+def number(
+    *names: str,
+    metavar: str,
+    help: str,  # noqa: A002
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+) -> Any:
+    """An option that takes a finite number in a range, which its help says too.
+
+    Typer's own ranges have no open ends, and call what is not a number too small.
+
+    Args:
+        names: With their dashes; none for the parameter's.
+        metavar: What help calls the number.
+        help: Without the range.
+        least: At least this; or `above`: more than this.
+        most: At most this.
+    """
+    parts = [f"at least {least:g}"] if least is not None else []
+    parts += [f"more than {above:g}"] if above is not None else []
+    parts += [f"at most {most:g}"] if most is not None else []
+    bounds = " and ".join(parts)
+
+    def check(value: float | None) -> float | None:
+        if value is None:
+            return None
+        fits = (
+            math.isfinite(value)
+            and (least is None or value >= least)
+            and (above is None or value > above)
+            and (most is None or value <= most)
+        )
+        if not fits:
+            raise typer.BadParameter(f"it is {value:g}; it must be a number, {bounds}.")
+        return value
+
+    return typer.Option(
+        *names, metavar=metavar, help=f"{help} {bounds.capitalize()}.", callback=check
+    )
 
 
 # A small model can go round in circles for ever; nobody asks for more without knowing.
@@ -102,22 +138,20 @@ MaxTokens = Annotated[
 ]
 Temperature = Annotated[
     float,
-    typer.Option(
+    number(
         "--temp",
-        min=0.0,
+        least=0,
         metavar="T",
         help="Sampling temperature; 0 takes the likeliest token.",
-        callback=finite,
     ),
 ]
 TopP = Annotated[
     float,
-    typer.Option(
-        min=0.0,
-        max=1.0,
+    number(
+        above=0,
+        most=1,
         metavar="P",
         help="Sample from the likeliest tokens that together have this probability; 1: all.",
-        callback=positive,
     ),
 ]
 TopK = Annotated[
@@ -125,22 +159,21 @@ TopK = Annotated[
 ]
 MinP = Annotated[
     float,
-    typer.Option(
-        min=0.0,
-        max=1.0,
+    number(
+        least=0,
+        most=1,
         metavar="P",
         help="Drop tokens less likely than P times the likeliest; 0: none.",
-        callback=finite,
     ),
 ]
 Seed = Annotated[
     int | None,
     typer.Option(
         min=0,
+        max=2**64 - 1,
         metavar="N",
         help="Makes sampling repeatable.",
         show_default="a new one each time",
-        callback=seed_of_64_bits,
     ),
 ]
 Context = Annotated[

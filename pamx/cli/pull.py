@@ -11,6 +11,10 @@ def pull(model: options.ModelArgument = None, revision: options.Revision = None)
 
     A model that is here is only checked; a download that was interrupted continues where it
     stopped.
+
+    \b
+    pamx pull
+    pamx pull mlx-community/Qwen3-0.6B-4bit --revision main
     """
     from pamx.models import fetch
 

@@ -23,8 +23,14 @@ _COMMANDS = {
 }
 
 
-def talk(conversation: Conversation, name: str) -> None:
-    """Reads questions and writes answers until the user leaves."""
+def talk(conversation: Conversation, name: str, max_tokens: int | None) -> None:
+    """Reads questions and writes answers until the user leaves.
+
+    Args:
+        conversation: Answers.
+        name: What a person calls the model.
+        max_tokens: The longest answer that was asked for, if one was.
+    """
     line_editor = _line_editor()
     # Only once the line is there: what loading imports would keep Python from drawing it.
     line_editor.app.after_render += lambda _: conversation.begin()
@@ -41,10 +47,10 @@ def talk(conversation: Conversation, name: str) -> None:
             if _command(conversation, text):
                 return
         elif text.strip():
-            _answer(conversation, text)
+            _answer(conversation, text, max_tokens)
 
 
-def _answer(conversation: Conversation, text: str) -> None:
+def _answer(conversation: Conversation, text: str, max_tokens: int | None) -> None:
     try:
         conversation.open()
     except KeyboardInterrupt:
@@ -58,7 +64,7 @@ def _answer(conversation: Conversation, text: str) -> None:
         report(error)
     else:
         if completion:
-            note(summary(completion))
+            note(summary(completion, max_tokens))
 
 
 def _command(conversation: Conversation, text: str) -> bool:

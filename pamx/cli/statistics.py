@@ -5,25 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pamx.cli.batch.durations import duration_text
+from pamx.cli.options import LONGEST_ANSWER
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     from pamx.engine import Completion, Engine
 
 
-def summary(completion: Completion) -> str:
-    """One line: tokens, speed, time to the first token, prompt tokens that needed no work."""
+def cut_off(completion: Completion, max_tokens: int | None) -> str:
+    """Why an answer ends before its end, in a sentence; "" if it does not, or just as asked.
+
+    Args:
+        completion: The answer.
+        max_tokens: What was asked for; None: nothing, so that `LONGEST_ANSWER` held.
+    """
+    if completion.finish_reason != "length" or completion.completion_tokens == max_tokens:
+        return ""
+    if max_tokens is None and completion.completion_tokens >= LONGEST_ANSWER:
+        count = counted(LONGEST_ANSWER, "token")
+        return f"The answer is cut off after {count}; --max-tokens allows more."
+    context = counted(completion.prompt_tokens + completion.completion_tokens, "token")
+    return f"The answer is cut off: the context of {context} is full."
+
+
+def summary(completion: Completion, max_tokens: int | None) -> str:
+    """Tokens, speed, time to the first token, prompt tokens that needed no work; why it was cut."""
     count = completion.completion_tokens
-    parts = [f"{count} token" if count == 1 else f"{count} tokens"]
+    parts = [counted(count, "token")]
     if count > 1 and completion.decode_rate:
-        parts.append(f"{completion.decode_rate:.1f} tokens/s")
+        parts.append(f"{completion.decode_rate:,.1f} tokens/s")
     if count:
         parts.append(f"first after {duration_text(completion.ttft)}")
     parts.append(
-        f"{completion.cached_tokens} of {completion.prompt_tokens} prompt tokens from cache"
+        f"{completion.cached_tokens:,} of {counted(completion.prompt_tokens, 'prompt token')} "
+        "from cache"
     )
-    if completion.finish_reason == "length":
-        parts.append("cut at the token limit")
-    return ", ".join(parts)
+    line = ", ".join(parts)
+    return f"{line}. {cut}" if (cut := cut_off(completion, max_tokens)) else line
 
 
 def as_json(engine: Engine, text: str, completion: Completion | None) -> dict[str, Any]:

@@ -70,6 +70,16 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def confirmed(question: str) -> bool:
+    """Asks on stderr, and reads the answer from stdin: whether it is yes; an end of input is no."""
+    sys.stderr.write(f"{printable(question)} [y/N]: ")
+    sys.stderr.flush()
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):
+        sys.stderr.write("\n")
+    return answer.strip().lower() in ("y", "yes")
+
+
 def note(text: str) -> None:
     """Writes a line to stderr, dimmed where that is possible."""
     text = printable(text)

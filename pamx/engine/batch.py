@@ -8,22 +8,26 @@ has a row too many in the step that is running, and nothing of it is ever handed
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import mlx.core as mx
 
 from pamx.attention.step import Packing, SequenceSlice, Step
 from pamx.closing import Closing
+from pamx.engine.checks import whole
 from pamx.engine.completion import Completion, FinishReason
-from pamx.engine.prompt import check_ids
+from pamx.engine.draw import Drawn, Place, adjust, answer_seed, draw
+from pamx.engine.gate import Gate
+from pamx.engine.logprobs import LogprobRows
+from pamx.engine.logprobs import Logprobs as Logprobs
 from pamx.engine.request import Request
-from pamx.engine.sampling import Sampler, adjust, make_sampler
 from pamx.engine.scheduler import Chunk, Plan, Scheduler
 from pamx.engine.sequence import Sequence, Status
 from pamx.engine.steps import CLEAR_EVERY, not_numbers
@@ -38,14 +42,6 @@ from pamx.substitute.needs import prefill_chunk
 from pamx.substitute.paged_model import PagedModel
 
 _GAPS_KEPT = 100_000
-
-
-@dataclass(frozen=True)
-class Logprobs:
-    """Log-probabilities at one place: of the drawn token, and of the most likely ones."""
-
-    chosen: float
-    top: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -106,7 +102,7 @@ class _Answer:
     index: int
     sequence: Sequence
     text: TextStream
-    sampler: Sampler
+    seed: int
     submitted: float
     cached_tokens: int = 0
     first: float = 0.0
@@ -122,11 +118,34 @@ class _Running:
     """A queued step: which answer each sampled row belongs to."""
 
     answers: list[_Answer]
-    tokens: mx.array  # [answers]
-    logprobs: dict[_Answer, tuple[mx.array, mx.array, mx.array]]
+    drawn: Drawn
+    logprobs: list[tuple[list[int], LogprobRows]]  # of which rows, if any
     broken: dict[_Answer, mx.array]  # for first tokens: whether the logits are not numbers
     begin: float
     num_tokens: int
+
+    def arrays(self) -> list[mx.array]:
+        """What to evaluate of it."""
+        ranked = [array for _, rows in self.logprobs for array in rows.arrays()]
+        return [*self.drawn.arrays(), *ranked, *self.broken.values()]
+
+    def settle_tokens(self) -> None:
+        """Makes sure of the tokens, before anything is computed from them."""
+        if self.drawn.settle():
+            self.choose()
+
+    def choose(self) -> None:
+        for rows, ranked in self.logprobs:
+            ranked.choose(self.drawn.tokens[mx.array(rows)])
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """A request that the next step takes in."""
+
+    request: Request
+    limit: int  # tokens of an answer
+    submitted: float
 
 
 @dataclass
@@ -143,6 +162,7 @@ class BatchEngine(Closing):
         paged: The model on its pages.
         tokenizer: mlx-lm's tokenizer wrapper.
         context: Tokens that a prompt and its answer may have together.
+        gate: Lets one thread at a time in; None: one of its own.
         vocabulary: Token ids that the model knows, to check prompts against; None: unchecked.
         fingerprint: Identifies the model, for the prefix cache.
         max_seqs: Most sequences with pages at a time.
@@ -161,6 +181,7 @@ class BatchEngine(Closing):
         tokenizer: Any,
         context: int,
         *,
+        gate: Gate | None = None,
         vocabulary: int | None = None,
         fingerprint: str = "",
         max_seqs: int = 16,
@@ -171,10 +192,16 @@ class BatchEngine(Closing):
         swap_folder: Path | None = None,
         prefer_swap: Callable[[Sequence], bool] | None = None,
     ) -> None:
+        whole("max_seqs", max_seqs, "at least 1", 1)
+        if token_budget is not None:
+            whole("token_budget", token_budget, "at least 1", 1)
+        for name, size in (("swap_ram", swap_ram), ("swap_disk", swap_disk)):
+            whole(name, size, "0 or more", 0)
         self._paged = paged
         self._tokenizer = tokenizer
         self._context = context
         self._vocabulary = vocabulary
+        self._gate = gate or Gate()
         self._closed = False
         self._swap = SwapSpace(paged.pool, swap_ram, swap_disk, swap_folder)
         self._policy = SwapPolicy(self._swap)
@@ -189,7 +216,11 @@ class BatchEngine(Closing):
             prefer_swap=prefer_swap or self._policy.prefer_swap,
         )
         self._answers: dict[Sequence, _Answer] = {}
+        # What any thread may submit or cancel while another is in `step`, which takes it in.
+        self._door = threading.RLock()  # a signal's handler may come in between
         self._requests: dict[str, Request] = {}
+        self._arrivals: deque[_Arrival] = deque()
+        self._cancelled: deque[str] = deque()
         self._numbers = itertools.count()
         self._running: _Running | None = None
         self._totals = _Totals()
@@ -203,20 +234,14 @@ class BatchEngine(Closing):
     # ---- requests -------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> None:
-        """Puts a request in line.
+        """Puts a request in line. Any thread may call this, also while another is in `step`.
 
         Raises:
             RequestError: it could never be answered here, or its id is taken.
         """
-        if request.id in self._requests:
-            raise RequestError(
-                f"There is an unfinished request with the id {request.id!r} already."
-            )
-        if self._closed:
-            raise RequestError("This batch is closed.", "Start another one.")
-        if self._broken_off:
-            raise RequestError("A step of this batch was broken off.", "Start another one.")
-        check_ids(request.prompt, self._vocabulary)
+        if not isinstance(request, Request):
+            raise RequestError(f"A request is wanted, not {request!r}.", "Make a pamx.Request.")
+        request.check_ids(self._vocabulary)
         limit = self._context - len(request.prompt)
         if limit < 1:
             raise RequestError(
@@ -226,19 +251,52 @@ class BatchEngine(Closing):
             )
         if request.max_tokens is not None:
             limit = min(limit, request.max_tokens)
-        answer = self._new_answer(request, 0, list(request.prompt), limit, next(self._numbers))
-        self._scheduler.add(answer.sequence)
-        self._answers[answer.sequence] = answer
-        self._requests[request.id] = request
+        self._scheduler.check_fits(len(request.prompt), len(request.prompt) + limit)
+        with self._door:
+            self._check_open()
+            if self._broken_off:
+                raise RequestError("A step of this batch was broken off.", "Start another one.")
+            if request.id in self._requests:
+                raise RequestError(
+                    f"There is an unfinished request with the id {request.id!r} already."
+                )
+            self._arrivals.append(_Arrival(request, limit, time.perf_counter()))
+            self._requests[request.id] = request
 
     def cancel(self, request_id: str) -> None:
-        """Ends a request's answers; what they have so far comes with the next step's outputs."""
-        for answer in [a for a in self._answers.values() if a.request.id == request_id]:
-            self._news += self._end_early(answer)
+        """Ends a request's answers; what they have so far comes with the next step's outputs.
+
+        Any thread may call this, also while another is in `step`.
+        """
+        with self._door:
+            if request_id in self._requests:
+                self._cancelled.append(request_id)
 
     @property
     def has_work(self) -> bool:
-        return bool(self._answers or self._news)
+        """Whether a step has something to do or to tell."""
+        return bool(self._arrivals or self._answers or self._news)
+
+    def _check_open(self) -> None:
+        self._gate.check_open()
+        if self._closed:
+            raise RequestError("This batch is closed.", "Start another one.")
+
+    def _take_in(self) -> None:
+        """Takes in what was submitted and cancelled since the step before."""
+        while self._arrivals:
+            arrival = self._arrivals[0]
+            request = arrival.request
+            number = next(self._numbers)
+            answer = self._new_answer(request, 0, list(request.prompt), arrival.limit, number)
+            answer.submitted = arrival.submitted
+            self._scheduler.add(answer.sequence)
+            self._answers[answer.sequence] = answer
+            self._arrivals.popleft()
+        while self._cancelled:
+            request_id = self._cancelled.popleft()
+            for answer in [a for a in self._answers.values() if a.request.id == request_id]:
+                self._news += self._end_early(answer)
 
     def _new_answer(
         self, request: Request, index: int, tokens: list[int], limit: int, number: int
@@ -257,7 +315,7 @@ class BatchEngine(Closing):
             index=index,
             sequence=sequence,
             text=TextStream(self._tokenizer.detokenizer, request.stop),
-            sampler=make_sampler(request.sampling, index),
+            seed=answer_seed(request.sampling, index),
             submitted=time.perf_counter(),
         )
 
@@ -269,14 +327,19 @@ class BatchEngine(Closing):
         Whatever is raised here, Ctrl-C included, breaks the batch off: the next step gives each
         unfinished answer an error, and nothing more can be submitted.
         """
-        if not self._broken_off:
-            try:
-                self._advance()
-            except BaseException:
-                self._break_off()
-                raise
-        outputs, self._news = self._news, []
-        return outputs
+        with self._gate:
+            self._check_open()
+            if self._broken_off:
+                self._break_off()  # which may have been broken off itself
+            else:
+                try:
+                    self._take_in()
+                    self._advance()
+                except BaseException:
+                    self._break_off()
+                    raise
+            outputs, self._news = self._news, []
+            return outputs
 
     def _advance(self) -> None:
         if self._running is not None and not self._can_look_ahead():
@@ -296,13 +359,24 @@ class BatchEngine(Closing):
             "A step of the batch was broken off, and this answer with it.",
             "Submit its request to another batch.",
         )
-        for answer in self._answers.values():
-            self._scheduler.drop(answer.sequence)
-            self._swap.drop(answer.sequence.id)
-            for index in (answer.index, *self._unforked(answer)):
-                self._news.append(Output(answer.request.id, index, "", error=error))
-        self._answers.clear()
-        self._requests.clear()
+        ended = {(o.request_id, o.index) for o in self._news if o.completion or o.error}
+        open_ends = []
+        with self._door:
+            for answer in self._answers.values():
+                self._scheduler.drop(answer.sequence)
+                self._swap.drop(answer.sequence.id)
+                open_ends += [
+                    (answer.request.id, i) for i in (answer.index, *self._unforked(answer))
+                ]
+            for arrival in self._arrivals:
+                open_ends += [(arrival.request.id, i) for i in range(arrival.request.n)]
+            for end in open_ends:
+                if end not in ended:
+                    ended.add(end)
+                    self._news.append(Output(*end, "", error=error))
+            self._answers.clear()
+            self._arrivals.clear()
+            self._requests.clear()
         if self._index is not None:
             self._index.clear()
 
@@ -334,28 +408,19 @@ class BatchEngine(Closing):
         self._totals.steps += 1
         if self._totals.steps % CLEAR_EVERY == 0:
             mx.clear_cache()
+        if self._running is not None:
+            self._running.settle_tokens()
         logits = self._forward(plan.chunks)
-        if logits is None:
-            mx.async_eval(self._paged.arrays())  # type: ignore[no-untyped-call]
-            return _Running([], mx.zeros((0,), mx.int32), {}, {}, begin, plan.num_tokens)
+        rows: list[int] = []
         answers: list[_Answer] = []
-        rows: list[mx.array] = []
-        logprobs = {}
-        broken = {}
         for row, chunk in enumerate(sampling):
             for answer in (self._answers[chunk.sequence], *self._fork(chunk.sequence)):
-                raw = logits[row : row + 1]
+                rows.append(row)
                 answers.append(answer)
-                if not answer.first:
-                    broken[answer] = mx.isnan(raw).any()
-                rows.append(self._draw(answer, raw))
-                if (count := answer.request.sampling.logprobs) is not None:
-                    logprobs[answer] = _logprobs(raw, rows[-1], count)
-        tokens = mx.concatenate(rows)
+        queued = self._draw(answers, rows, logits, begin, plan.num_tokens)
         # The pools too: rows inside of prompts are not needed for any of the tokens.
-        extras = [list(logprobs.values()), list(broken.values())]
-        mx.async_eval(tokens, extras, self._paged.arrays())  # type: ignore[no-untyped-call]
-        return _Running(answers, tokens, logprobs, broken, begin, plan.num_tokens)
+        mx.async_eval(queued.arrays(), self._paged.arrays())  # type: ignore[no-untyped-call]
+        return queued
 
     def _move_pages(self, plan: Plan) -> None:
         for sequence, blocks in plan.swap_out:
@@ -416,7 +481,7 @@ class BatchEngine(Closing):
         packed = mx.array(ids, mx.int32)
         if unknown and self._running is not None:
             at, source = (mx.array(column, mx.int32) for column in zip(*unknown, strict=True))
-            packed[at] = self._running.tokens[source].astype(mx.int32)
+            packed[at] = self._running.drawn.tokens[source]
         return packed
 
     def _fork(self, sequence: Sequence) -> list[_Answer]:
@@ -441,13 +506,46 @@ class BatchEngine(Closing):
             others.append(other)
         return others
 
-    def _draw(self, answer: _Answer, logits: mx.array) -> mx.array:
-        request, sampling = answer.request, answer.request.sampling
-        index = answer.sequence.length - 1 - answer.sequence.prompt_len
-        banned = self._ending(request) if index < request.min_tokens else ()
-        if banned or sampling.logit_bias or sampling.needs_history:
-            logits = adjust(logits, sampling, request.prompt, answer.tokens, banned)
-        return answer.sampler(logits, index)
+    def _draw(
+        self,
+        answers: list[_Answer],
+        rows: list[int],
+        logits: mx.array | None,
+        begin: float,
+        num_tokens: int,
+    ) -> _Running:
+        """Chooses each answer's next token from its row of the step's logits; lazy."""
+        if logits is None:
+            return _Running([], Drawn(mx.zeros((0,), mx.int32)), [], {}, begin, num_tokens)
+        if rows != list(range(logits.shape[0])):  # some are forked
+            logits = logits[mx.array(rows)]
+        places = []
+        changed: dict[int, mx.array] = {}
+        for row, answer in enumerate(answers):
+            request, sampling = answer.request, answer.request.sampling
+            index = answer.sequence.length - 1 - answer.sequence.prompt_len
+            places.append(Place(sampling, answer.seed, index))
+            banned = self._ending(request) if index < request.min_tokens else ()
+            if banned or sampling.logit_bias or sampling.needs_history:
+                own = logits[row : row + 1]
+                changed[row] = adjust(own, sampling, request.prompt, answer.tokens, banned)
+        first = [row for row, answer in enumerate(answers) if not answer.first]
+        broken = {}
+        if first:
+            nan = mx.isnan(logits if len(first) == len(answers) else logits[mx.array(first)])
+            broken = dict(zip((answers[row] for row in first), nan.any(axis=-1), strict=True))
+        ranked = []
+        wanted = [r for r, a in enumerate(answers) if a.request.sampling.logprobs is not None]
+        if wanted:
+            counts = [answers[row].request.sampling.logprobs or 0 for row in wanted]
+            of = logits if len(wanted) == len(answers) else logits[mx.array(wanted)]
+            ranked.append((wanted, LogprobRows(of, counts)))
+        if changed:
+            parts = [changed.get(row, logits[row : row + 1]) for row in range(len(answers))]
+            logits = mx.concatenate(parts)
+        running = _Running(answers, draw(logits, places), ranked, broken, begin, num_tokens)
+        running.choose()
+        return running
 
     def _ending(self, request: Request) -> frozenset[int]:
         return request.stop_tokens | frozenset(self._tokenizer.eos_token_ids)
@@ -459,18 +557,21 @@ class BatchEngine(Closing):
         running, self._running = self._running, None
         if running is None:
             return
-        tokens: Any = running.tokens.tolist()
+        running.settle_tokens()
+        tokens: Any = running.drawn.tokens.tolist()
+        logprobs: dict[int, Logprobs] = {}
+        for rows, ranked in running.logprobs:
+            logprobs |= dict(zip(rows, ranked.read(), strict=True))
         now = time.perf_counter()
         self._policy.observe(running.num_tokens, now - running.begin)
-        for answer, token in zip(running.answers, tokens, strict=True):
+        for row, (answer, token) in enumerate(zip(running.answers, tokens, strict=True)):
             if answer.sequence.status is Status.FINISHED:
                 continue
             if bool(running.broken.get(answer, False)):
                 end = self._end(answer, "cancelled")
                 self._news.append(replace(end, completion=None, error=not_numbers()))
             else:
-                lp = _read_logprobs(running.logprobs.get(answer))
-                self._news += self._take(answer, int(token), lp, now)
+                self._news += self._take(answer, int(token), logprobs.get(row), now)
 
     def _take(
         self, answer: _Answer, token: int, logprobs: Logprobs | None, now: float
@@ -546,14 +647,22 @@ class BatchEngine(Closing):
 
     def close(self) -> None:
         """Ends every request and gives all pages back. Idempotent."""
-        if self._running is not None:
-            mx.eval(self._running.tokens)
-            self._running = None
-        for answer in list(self._answers.values()):
-            self._end(answer, "cancelled")
-        self._news.clear()
-        self._closed = True
-        self._give_back()
+        with self._gate.alone:
+            if self._running is not None:
+                mx.eval(self._running.arrays())
+                self._running = None
+            with self._door:
+                self._closed = True
+                self._arrivals.clear()
+            for answer in list(self._answers.values()):
+                self._end(answer, "cancelled")
+            self._news.clear()
+            self._requests.clear()
+            self._give_back()
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
 
 
 def _give_back(
@@ -566,20 +675,3 @@ def _give_back(
         manager.remove_reclaimer(index.evict)
         index.clear()
     swap.close()
-
-
-def _logprobs(logits: mx.array, token: mx.array, count: int) -> tuple[mx.array, mx.array, mx.array]:
-    """Lazily, of one row: the drawn token's log-probability, the best ones, and their ids."""
-    scores = logits.astype(mx.float32)[0]
-    scores = scores - mx.logsumexp(scores)
-    best = mx.argsort(-scores)[:count]
-    return scores[token[0]], scores[best], best
-
-
-def _read_logprobs(arrays: tuple[mx.array, mx.array, mx.array] | None) -> Logprobs | None:
-    if arrays is None:
-        return None
-    chosen, values, ids = arrays
-    tokens: Any = ids.tolist()
-    scores: Any = values.tolist()
-    return Logprobs(float(chosen), dict(zip(tokens, scores, strict=True)))

@@ -16,8 +16,8 @@ from typing import Any
 import mlx.core as mx
 
 from pamx.attention.step import Packing, SequenceSlice, Step
+from pamx.engine.checks import real, whole
 from pamx.engine.steps import check_numbers
-from pamx.errors import RequestError
 from pamx.kv.block_table import BlockTable
 from pamx.substitute.needs import prefill_chunk
 from pamx.substitute.paged_model import PagedModel
@@ -66,12 +66,9 @@ def beam_search(
         RequestError: the number of beams or of tokens is out of range.
         OutOfBlocksError: the pool cannot hold the prompt and the beams.
     """
-    if not 1 <= beams <= MOST_BEAMS:
-        raise RequestError(f"beams is {beams}; it must be from 1 to {MOST_BEAMS}.")
-    if not 0 <= length_penalty <= 10:
-        raise RequestError(f"length_penalty is {length_penalty}; it must be from 0 to 10.")
-    if max_tokens < 1:
-        raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1.")
+    check_beams(beams)
+    real("length_penalty", length_penalty, "from 0 to 10", 0, 10)
+    whole("max_tokens", max_tokens, "at least 1", 1)
     first = _Open(BlockTable(paged.manager), [], 0.0)
     going = [first]
     ended: list[Beam] = []
@@ -91,6 +88,11 @@ def beam_search(
         for beam in going:
             beam.table.close()
         first.table.close()
+
+
+def check_beams(beams: object) -> None:
+    """Raises RequestError if so many beams cannot be followed."""
+    whole("beams", beams, f"from 1 to {MOST_BEAMS}", 1, MOST_BEAMS)
 
 
 def _extend(

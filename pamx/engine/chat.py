@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pamx.engine.completion import Delta
+from pamx.engine.gate import Gated
 from pamx.engine.prompt import Message, prompt_tokens
 from pamx.engine.sampling import Sampling
 from pamx.errors import RequestError
@@ -31,7 +32,7 @@ class ChatSession:
         self._engine = engine
         self._system = system
         self._slot = engine.new_slot()
-        self._turn: Generator[Delta, None, None] | None = None
+        self._turn: Gated[Delta] | None = None
         self.messages: list[Message] = []
         self.clear()
 
@@ -52,6 +53,12 @@ class ChatSession:
         Raises:
             RequestError: the message is empty, or the conversation has outgrown the context.
         """
+        with self._engine.gate:
+            return self._begin_turn(text, max_tokens, sampling, stop)
+
+    def _begin_turn(
+        self, text: str, max_tokens: int | None, sampling: Sampling, stop: Sequence[str]
+    ) -> Gated[Delta]:
         self._stop_turn()
         if not text.strip():
             raise RequestError("The message is empty.", "Write something for the model to answer.")
@@ -63,9 +70,10 @@ class ChatSession:
             if len(prompt) < self._engine.context:
                 raise
             raise RequestError(
-                error.message, "Begin a new conversation (in pamx chat: /clear)."
+                error.message, "Begin a new conversation (/clear at the prompt of pamx chat)."
             ) from error
-        self._turn = self._answer(messages, prompt, max_tokens, sampling, stop)
+        answer = self._answer(messages, prompt, max_tokens, sampling, stop)
+        self._turn = Gated(self._engine.gate, answer)
         return self._turn
 
     def _answer(
@@ -89,16 +97,16 @@ class ChatSession:
 
     def clear(self) -> None:
         """Forgets the conversation and frees its pages; the system message stays."""
-        self._stop_turn()
-        self._slot.close()
+        self.close()
         self.messages = (
             [] if self._system is None else [{"role": "system", "content": self._system}]
         )
 
     def close(self) -> None:
         """Frees the conversation's pages."""
-        self._stop_turn()
-        self._slot.close()
+        with self._engine.gate.alone:
+            self._stop_turn()
+            self._slot.close()
 
     def _stop_turn(self) -> None:
         if self._turn is not None:

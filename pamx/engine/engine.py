@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+import mlx.core as mx
 
 import pamx.models as models
 from pamx.attention.backend import choose_backend
@@ -14,11 +16,14 @@ from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.closing import Closing
 from pamx.engine.admission_record import recall_admission, remember_admission
 from pamx.engine.batch import BatchEngine
-from pamx.engine.beam import Beam, beam_search
+from pamx.engine.beam import Beam, beam_search, check_beams
 from pamx.engine.chat import ChatSession
+from pamx.engine.checks import known_ids, stop_strings, whole
 from pamx.engine.completion import BeamAnswer, Completion, Delta, FinishReason
+from pamx.engine.draw import history_sampler
+from pamx.engine.gate import Gate, Gated
 from pamx.engine.prompt import Prompt, prompt_tokens
-from pamx.engine.sampling import Sampling, history_sampler
+from pamx.engine.sampling import Sampling
 from pamx.engine.slot import Dense, Paged, Slot
 from pamx.engine.steps import decode, prefill
 from pamx.engine.text import TextStream
@@ -53,9 +58,12 @@ class AttentionStatus:
 class Engine(Closing):
     """A model, its pages, and what answers requests with them.
 
-    Make one with `pamx.load`. Closing it restores the mlx-lm model. It is for one thread at a time.
+    Make one with `pamx.load`. Closing it restores the mlx-lm model. Threads may take turns at it;
+    one that comes while another is inside is refused with a PamxError. With each method of a closed
+    engine but `close`, a RequestError says so.
 
     Attributes:
+        gate: Lets one thread at a time in.
         model: The mlx-lm model.
         tokenizer: mlx-lm's tokenizer wrapper.
         context: Tokens that a prompt and its answer may have together.
@@ -80,35 +88,64 @@ class Engine(Closing):
         self.tokenizer: Any = loaded.tokenizer
         self._vocabulary: int | None = loaded.config.get("vocab_size")
         self._trained = trained = trained_context(loaded.config)
+        if context is not None:
+            whole("context", context, "at least 1", 1)
         if context is not None and trained is not None and context > trained:
             raise RequestError(
                 f"A context of {context:,} tokens is more than the {trained:,} that "
                 f"{loaded.name} was made for.",
                 f"Ask for at most {trained:,}.",
             )
-        if sequences < 1:
-            raise RequestError(f"sequences is {sequences}; it must be at least 1.")
+        whole("sequences", sequences, "at least 1", 1)
+        whole("at_most", at_most, "at least 1", 1)
+        self.gate = Gate()
         self._paged: PagedModel | None = None
+        self._weights = loaded.weights
         wanted, dtype = checked_compute(compute) or "fast", checked_kv_dtype(kv_dtype)
         try:
+            self._put_on_pages(loaded, context, sequences, at_most, block_size, wanted, dtype)
+            if self._weights is not None:
+                self._weights.save()
+            models.read_weights(loaded)
+        except BaseException:
+            self.close()
+            raise
+
+    def _put_on_pages(
+        self,
+        loaded: LoadedModel,
+        context: int | None,
+        sequences: int,
+        at_most: int,
+        block_size: int,
+        compute: ComputeMode,
+        kv_dtype: mx.Dtype | None,
+    ) -> None:
+        """Sets what tells how the model is computed, and replaces what of it can be."""
+        trained = self._trained
+        try:
             backend = choose_backend()
-            mode, _ = chosen_mode(wanted, backend)
-            known = recall_admission(loaded, mode, dtype)
+            mode, _ = chosen_mode(compute, backend)
+            known = recall_admission(loaded, mode, kv_dtype)
             length = context or trained
+
+            def in_blocks(tokens: int, count: int) -> int:  # each sequence has its own
+                return -(-tokens // block_size) * block_size * count
+
             self._paged = PagedModel(
                 loaded.model,
-                context=None if context is None else context * sequences,
-                max_context=None if trained is None else trained * sequences,
-                more=0 if length is None else length * at_most,
+                context=context if sequences == 1 else context and in_blocks(context, sequences),
+                max_context=trained and in_blocks(trained, sequences),
+                more=in_blocks(length, at_most) if length else 0,
                 block_size=block_size,
                 backend=backend,
                 admission=known,
-                compute=wanted,
-                kv_dtype=dtype,
+                compute=compute,
+                kv_dtype=kv_dtype,
                 weights=None if loaded.weights is None else FileStore(loaded.weights),
             )
             if self._paged.admission != known:
-                remember_admission(loaded, mode, dtype, self._paged.admission)
+                remember_admission(loaded, mode, kv_dtype, self._paged.admission)
             self.compute = self._paged.compute
             self.context = min(context or trained or self._paged.context, self._paged.context)
             self.attention = AttentionStatus(True, backend.name, backend.reason)
@@ -118,10 +155,6 @@ class Engine(Closing):
                 False, "mlx-lm", f"Pages do not serve this model: {error.message}"
             )
             self.compute = Levels("mlx", self.attention.reason)
-        self._weights = loaded.weights
-        if self._weights is not None:
-            self._weights.save()
-        models.read_weights(loaded)
 
     def generate(
         self,
@@ -168,9 +201,11 @@ class Engine(Closing):
             RequestError: the prompt is empty, does not suit the template, or leaves no room for
                 an answer; or log-probabilities are wanted, which only batches report.
         """
-        tokens = self.tokens(prompt, raw=raw)
-        self.check_request(tokens, max_tokens, sampling)
-        return self._answer_alone(tokens, max_tokens, sampling, stop)
+        with self.gate:
+            tokens = self.tokens(prompt, raw=raw)
+            self.check_request(tokens, max_tokens, sampling)
+            stop = stop_strings(stop)
+            return Gated(self.gate, self._answer_alone(tokens, max_tokens, sampling, stop))
 
     def tokens(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """The token ids of a prompt, as `stream` reads it.
@@ -178,7 +213,8 @@ class Engine(Closing):
         Raises:
             RequestError: the prompt is empty, or does not suit the template.
         """
-        return prompt_tokens(self.tokenizer, prompt, raw=raw, vocabulary=self._vocabulary)
+        with self.gate:
+            return prompt_tokens(self.tokenizer, prompt, raw=raw, vocabulary=self._vocabulary)
 
     def batch(
         self,
@@ -202,24 +238,26 @@ class Engine(Closing):
         Raises:
             RequestError: pages do not serve this model, so it answers one request at a time.
         """
-        if self._paged is None:
-            raise RequestError(
-                f"{self.name} answers one request at a time. {self.attention.reason}",
-                "Take a model that pages serve for batches.",
+        with self.gate:
+            if self._paged is None:
+                raise RequestError(
+                    f"{self.name} answers one request at a time. {self.attention.reason}",
+                    "Take a model that pages serve for batches.",
+                )
+            pool = self._paged.pool.nbytes
+            return BatchEngine(
+                self._paged,
+                self.tokenizer,
+                self.context,
+                gate=self.gate,
+                vocabulary=self._vocabulary or len(self.tokenizer),
+                fingerprint=str(self.path),
+                max_seqs=max_seqs,
+                token_budget=token_budget,
+                prefix_cache=prefix_cache,
+                swap_ram=pool // 4 if swap_ram is None else swap_ram,
+                swap_disk=pool if swap_disk is None else swap_disk,
             )
-        pool = self._paged.pool.nbytes
-        return BatchEngine(
-            self._paged,
-            self.tokenizer,
-            self.context,
-            vocabulary=self._vocabulary or len(self.tokenizer),
-            fingerprint=str(self.path),
-            max_seqs=max_seqs,
-            token_budget=token_budget,
-            prefix_cache=prefix_cache,
-            swap_ram=pool // 4 if swap_ram is None else swap_ram,
-            swap_disk=pool if swap_disk is None else swap_disk,
-        )
 
     def beam_search(
         self,
@@ -243,31 +281,33 @@ class Engine(Closing):
             RequestError: the prompt or a number cannot be served, or pages do not serve this
                 model.
         """
-        if self._paged is None:
-            raise RequestError(
-                f"Beam search needs pages. {self.attention.reason}", "Take another model."
+        with self.gate:
+            if self._paged is None:
+                raise RequestError(
+                    f"Beam search needs pages. {self.attention.reason}", "Take another model."
+                )
+            check_beams(beams)
+            tokens = self.tokens(prompt, raw=raw)
+            self.check_request(tokens, max_tokens)
+            room = self._paged.context - len(tokens)
+            # A beam may hold a copied tail and a partial block besides its own tokens.
+            most = room // beams - 2 * self._paged.pool.block_size
+            most = min(most, self.context - len(tokens))
+            if (max_tokens or 1) > most:
+                raise RequestError(
+                    f"The pool has room for {room:,} tokens besides the prompt: {max(most, 0):,} "
+                    f"for each of {beams} beams.",
+                    "Ask for fewer beams or tokens, or for a larger context.",
+                )
+            found = beam_search(
+                self._paged,
+                tokens,
+                beams=beams,
+                max_tokens=max_tokens or most,
+                end_tokens=self.tokenizer.eos_token_ids,
+                length_penalty=length_penalty,
             )
-        tokens = self.tokens(prompt, raw=raw)
-        self.check_request(tokens, max_tokens)
-        room = self._paged.context - len(tokens)
-        # A beam may hold a copied tail and a partial block besides its own tokens.
-        most = room // max(beams, 1) - 2 * self._paged.pool.block_size
-        most = min(most, self.context - len(tokens))
-        if (max_tokens or 1) > most:
-            raise RequestError(
-                f"The pool has room for {room:,} tokens besides the prompt: {max(most, 0):,} for "
-                f"each of {beams} beams.",
-                "Ask for fewer beams or tokens, or for a larger context.",
-            )
-        found = beam_search(
-            self._paged,
-            tokens,
-            beams=beams,
-            max_tokens=max_tokens or most,
-            end_tokens=self.tokenizer.eos_token_ids,
-            length_penalty=length_penalty,
-        )
-        return [self._read_beam(beam) for beam in found]
+            return [self._read_beam(beam) for beam in found]
 
     def _read_beam(self, beam: Beam) -> BeamAnswer:
         text = TextStream(self.tokenizer.detokenizer)
@@ -279,14 +319,15 @@ class Engine(Closing):
 
     def chat(self, system: str | None = None) -> ChatSession:
         """Starts a conversation that keeps its pages between turns."""
-        return ChatSession(self, system)
+        with self.gate:
+            return ChatSession(self, system)
 
     def _answer_alone(
         self, tokens: list[int], max_tokens: int | None, sampling: Sampling, stop: Sequence[str]
-    ) -> Iterator[Delta]:
+    ) -> Generator[Delta, None, None]:
         slot = self.new_slot()
         try:
-            yield from self.answer(slot, tokens, max_tokens, sampling, stop)
+            yield from self._answer(slot, tokens, max_tokens, sampling, stop)
         finally:
             slot.close()
 
@@ -309,18 +350,22 @@ class Engine(Closing):
 
     def new_slot(self) -> Slot:
         """An empty sequence."""
+        self.gate.check_open()
         return Slot(Paged(self._paged.sequence()) if self._paged else Dense(self.model))
 
     def check_request(
         self, prompt: list[int], max_tokens: int | None, sampling: Sampling = GREEDY
     ) -> None:
         """Raises RequestError if a prompt cannot be answered, alone and within the context."""
+        if not isinstance(sampling, Sampling):
+            raise RequestError(f"sampling is {sampling!r}; it must be a pamx.Sampling.")
         if sampling.logprobs is not None:
             raise RequestError(
                 "An answer by itself comes without log-probabilities.", "Use Engine.batch."
             )
-        if max_tokens is not None and max_tokens < 1:
-            raise RequestError(f"max_tokens is {max_tokens}; it must be at least 1.")
+        if max_tokens is not None:
+            whole("max_tokens", max_tokens, "at least 1", 1)
+        known_ids(sampling.logit_bias, self._vocabulary or len(self.tokenizer), " of logit_bias")
         if not prompt:
             raise RequestError("The prompt is empty.", "Write something for the model to answer.")
         if len(prompt) >= self.context:
@@ -341,6 +386,16 @@ class Engine(Closing):
         stop: Sequence[str],
     ) -> Iterator[Delta]:
         """Answers a prompt in a slot, computing only what the slot does not hold."""
+        return Gated(self.gate, self._answer(slot, prompt, max_tokens, sampling, stop))
+
+    def _answer(
+        self,
+        slot: Slot,
+        prompt: list[int],
+        max_tokens: int | None,
+        sampling: Sampling,
+        stop: Sequence[str],
+    ) -> Generator[Delta, None, None]:
         begin = time.perf_counter()
         cached = slot.reuse(prompt)
         limit = self.context - len(prompt)
@@ -397,10 +452,16 @@ class Engine(Closing):
             restore: False: nobody will use the model again, so its packed weights need not be
                 unpacked.
         """
-        if self._paged is not None:
-            self._paged.close(restore=restore)
-        if self._weights is not None:
-            self._weights.close()
+        with self.gate.alone:
+            self.gate.closed = True
+            if self._paged is not None:
+                self._paged.close(restore=restore)
+            if self._weights is not None:
+                self._weights.close()
+
+    def __enter__(self) -> Self:
+        with self.gate:
+            return self
 
 
 def load(

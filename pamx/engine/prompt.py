@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from jinja2.exceptions import TemplateError
 
+from pamx.engine.checks import known_ids, token_ids
 from pamx.errors import RequestError
 
 
@@ -45,21 +46,25 @@ def prompt_tokens(
         if raw or not tokenizer.has_chat_template:
             return [int(t) for t in tokenizer.encode(prompt)]
         return _render(tokenizer, [{"role": "user", "content": prompt}])
-    if not prompt:
+    if not isinstance(prompt, Iterable) or isinstance(prompt, Mapping):
+        raise RequestError(
+            f"The prompt is of the type {type(prompt).__name__}.",
+            "Give text, a list of messages, or a list of token ids.",
+        )
+    items: list[Any] = list(prompt)
+    if not items:
         raise RequestError("The prompt is empty.", "Write something for the model to answer.")
-    if isinstance(prompt[0], int):
-        ids = [int(t) for t in prompt]  # type: ignore[arg-type]
-        check_ids(ids, vocabulary or len(tokenizer))
+    if not isinstance(items[0], Mapping):
+        ids = token_ids("The items of a prompt that is no list of messages", items)
+        known_ids(ids, vocabulary or len(tokenizer))
         return ids
-    return _render(tokenizer, list(prompt))  # type: ignore[arg-type]
-
-
-def check_ids(ids: Sequence[int], vocabulary: int | None) -> None:
-    """Raises RequestError for the first id that is not in a vocabulary of this size."""
-    wrong = next((t for t in ids if t < 0 or (vocabulary is not None and t >= vocabulary)), None)
-    if wrong is not None:
-        size = "" if vocabulary is None else f" of {vocabulary} tokens"
-        raise RequestError(f"Token id {wrong} is not in the model's vocabulary{size}.")
+    for message in items:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise RequestError(
+                f"A message of the prompt is {message!r}.",
+                'Each must be a dict such as {"role": "user", "content": "Hello"}.',
+            )
+    return _render(tokenizer, items)
 
 
 def _check_text(text: str) -> None:
@@ -83,7 +88,8 @@ def _render(tokenizer: Any, messages: list[Message]) -> list[int]:
         _check_text(str(message.get("content", "")))
     try:
         return [int(t) for t in tokenizer.apply_chat_template(messages, add_generation_prompt=True)]
-    except TemplateError as error:
+    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+        # Templates are programs: contents that they do not expect fail in any of these ways.
         raise RequestError(
             f"The model's chat template refuses this conversation: {error}.",
             "Many templates want user and assistant to alternate, or allow no system message.",

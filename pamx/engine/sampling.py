@@ -1,17 +1,16 @@
-"""From logits to the next token: penalties, temperature, top-k, top-p, min-p, and a seed."""
+"""How a token is drawn: the settings, checked."""
 
 from __future__ import annotations
 
 import math
-import secrets
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import mlx.core as mx
-from mlx_lm.sample_utils import apply_min_p, apply_top_k, apply_top_p
-
+from pamx.engine.checks import as_float, real, token_ids, whole
 from pamx.errors import RequestError
+
+# A penalty that outweighs every logit.
+_STRONGEST = 10_000
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Sampling:
             a place for them.
 
     Raises:
-        RequestError: a value is out of range.
+        RequestError: a value is out of range, or of another kind than it must be.
     """
 
     temperature: float = 0.0
@@ -52,28 +51,29 @@ class Sampling:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        logprobs_good = self.logprobs is None or 0 <= self.logprobs <= 20
-        for name, value, allowed, good in (
-            ("temperature", self.temperature, "0 or more", self.temperature >= 0),
-            ("top_p", self.top_p, "above 0 and at most 1", 0 < self.top_p <= 1),
-            ("top_k", self.top_k, "0 or more", self.top_k >= 0),
-            ("min_p", self.min_p, "from 0 to 1", 0 <= self.min_p <= 1),
-            ("seed", self.seed, "0 to 2^64 - 1", self.seed is None or 0 <= self.seed < 2**64),
-            (
-                "repetition_penalty",
-                self.repetition_penalty,
-                "from 0.01 to 100",
-                0.01 <= self.repetition_penalty <= 100,
-            ),
-            ("presence_penalty", self.presence_penalty, "a finite number", True),
-            ("frequency_penalty", self.frequency_penalty, "a finite number", True),
-            ("logprobs", self.logprobs, "from 0 to 20", logprobs_good),
-        ):
-            if not good or (isinstance(value, float) and not math.isfinite(value)):
-                raise RequestError(f"{name} is {value}; it must be {allowed}.")
-        for token, bias in self.logit_bias.items():
-            if math.isnan(bias):
-                raise RequestError(f"logit_bias of token {token} is not a number.")
+        if not isinstance(self.logit_bias, Mapping):
+            raise RequestError(
+                f"logit_bias is {self.logit_bias!r}; it must give token ids their numbers."
+            )
+        small = 5e-324  # the least that is above 0
+        penalty = f"from -{_STRONGEST:,} to {_STRONGEST:,}", -_STRONGEST, _STRONGEST
+        repetition = "from 0.01 to 100", 0.01, 100
+        checked: dict[str, object] = {
+            "temperature": real("temperature", self.temperature, "0 or more", 0),
+            "top_p": real("top_p", self.top_p, "above 0 and at most 1", small, 1),
+            "top_k": whole("top_k", self.top_k, "0 or more", 0),
+            "min_p": real("min_p", self.min_p, "from 0 to 1", 0, 1),
+            "repetition_penalty": real("repetition_penalty", self.repetition_penalty, *repetition),
+            "presence_penalty": real("presence_penalty", self.presence_penalty, *penalty),
+            "frequency_penalty": real("frequency_penalty", self.frequency_penalty, *penalty),
+            "logit_bias": dict(_bias(token, bias) for token, bias in self.logit_bias.items()),
+        }
+        if self.seed is not None:
+            checked["seed"] = whole("seed", self.seed, "0 to 2^64 - 1", 0, 2**64 - 1)
+        if self.logprobs is not None:
+            checked["logprobs"] = whole("logprobs", self.logprobs, "from 0 to 20", 0, 20)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def needs_history(self) -> bool:
@@ -82,100 +82,9 @@ class Sampling:
         return any(penalties)
 
 
-# A temperature below this is none: the division would overflow, and one token has all the weight.
-_COLDEST = 1e-5
-
-# A bias that outweighs every logit; more would only leave the range of 16-bit numbers.
-_STRONGEST = 1e4
-
-# (logits [1, vocabulary], index of the new token) -> [1]
-Sampler = Callable[[mx.array, int], mx.array]
-
-
-def make_sampler(sampling: Sampling, sample: int = 0) -> Sampler:
-    """Returns a lazy function of (logits [rows, vocabulary], index of the new token).
-
-    The draw depends on the logits, the seed and the index alone, not on what else this process
-    has drawn. Bias and penalties are not part of it: see `adjust`.
-
-    Args:
-        sampling: The settings.
-        sample: Number of the sample, for several answers to one prompt.
-    """
-    if sampling.temperature < _COLDEST:
-        return lambda logits, _: mx.argmax(logits, axis=-1)
-    seed = secrets.randbits(64) if sampling.seed is None else sampling.seed
-    base = mx.random.key((seed + sample * 0xD1342543DE82EF95) % 2**64)
-
-    def draw(logits: mx.array, index: int) -> mx.array:
-        scores = logits.astype(mx.float32)
-        # Shifted before it is scaled, so that a tiny temperature cannot overflow.
-        scores = (scores - mx.max(scores, axis=-1, keepdims=True)) * (1 / sampling.temperature)
-        scores = scores - mx.logsumexp(scores, axis=-1, keepdims=True)
-        if 0 < sampling.top_k < scores.shape[-1]:
-            scores = apply_top_k(scores, sampling.top_k)
-        if sampling.top_p < 1:
-            # Above float32's smallest number, for a sum of nothing would keep nothing.
-            scores = apply_top_p(scores, max(sampling.top_p, 1e-30))
-        if sampling.min_p > 0:
-            scores = apply_min_p(scores, sampling.min_p)
-        # Each index of each seed has a key of its own.
-        place = mx.array([index * 0x9E3779B9 & 0xFFFFFFFF, index >> 32], mx.uint32)
-        return mx.random.categorical(scores, key=base ^ place)
-
-    return draw
-
-
-def history_sampler(sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> Sampler:
-    """A sampler that also applies bias and penalties.
-
-    Args:
-        prompt: Tokens before the answer.
-        answer: The answer so far, which the caller appends to. With `sampling.needs_history` it
-            must have every token before the one that is drawn.
-    """
-    draw = make_sampler(sampling)
-    if not (sampling.logit_bias or sampling.needs_history):
-        return draw
-    return lambda logits, index: draw(adjust(logits, sampling, prompt, answer), index)
-
-
-def adjust(
-    logits: mx.array,
-    sampling: Sampling,
-    prompt: Sequence[int],
-    answer: Sequence[int],
-    banned: Collection[int] = (),
-) -> mx.array:
-    """Applies bias, penalties and bans to logits [1, vocabulary]; lazy.
-
-    Args:
-        prompt: Tokens before the answer.
-        answer: The answer so far.
-        banned: Tokens that may not come now.
-    """
-    size = logits.shape[-1]
-    if sampling.repetition_penalty != 1:
-        seen = _ids({*prompt, *answer}, size)
-        if seen.size:
-            chosen = logits[:, seen]
-            penalty = sampling.repetition_penalty
-            logits = mx.put_along_axis(
-                logits, seen[None], mx.where(chosen > 0, chosen / penalty, chosen * penalty), -1
-            )
-    change: Counter[int] = Counter()
-    for token, count in Counter(answer).items():
-        change[token] -= sampling.presence_penalty + sampling.frequency_penalty * count  # type: ignore[assignment]
-    for token, bias in sampling.logit_bias.items():
-        change[token] += min(bias, _STRONGEST)  # type: ignore[assignment]
-    for token in banned:
-        change[token] = -math.inf  # type: ignore[assignment]
-    change = Counter({t: c for t, c in change.items() if c and 0 <= t < size})
-    if change:
-        values = mx.array(list(change.values()), mx.float32).astype(logits.dtype)
-        logits = logits.at[:, mx.array(list(change), mx.int32)].add(values)
-    return logits
-
-
-def _ids(tokens: set[int], size: int) -> mx.array:
-    return mx.array(sorted(t for t in tokens if 0 <= t < size), mx.int32)
+def _bias(token: object, bias: object) -> tuple[int, float]:
+    (index,) = token_ids("The keys of logit_bias", [token])
+    number = as_float(bias)
+    if number is None or math.isnan(number):
+        raise RequestError(f"logit_bias of token {token} is {bias!r}, which is not a number.")
+    return index, number

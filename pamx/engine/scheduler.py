@@ -121,20 +121,24 @@ class Scheduler:
         idle = not (plan.chunks or plan.swap_in or plan.preempted or self.running)
         return idle and any(not sequence.complete for sequence in self.waiting)
 
+    def check_fits(self, prompt_len: int, max_len: int) -> None:
+        """Raises RequestError if the pool could not hold a sequence even alone."""
+        needed, size = self.manager.blocks_for(max_len), self.manager.block_size
+        if needed > self.manager.num_blocks:
+            raise RequestError(
+                f"The request may grow to {max_len:,} tokens ({prompt_len:,} of prompt), which "
+                f"takes {needed:,} blocks of {size} tokens; the pool has "
+                f"{self.manager.num_blocks:,} blocks, {self.manager.num_blocks * size:,} tokens.",
+                "Shorten the prompt, ask for fewer tokens, or give the pool a larger context.",
+            )
+
     def add(self, sequence: Sequence) -> None:
         """Puts a sequence in line.
 
         Raises:
             RequestError: the pool could not hold it even alone.
         """
-        needed, size = self.manager.blocks_for(sequence.max_len), self.manager.block_size
-        if needed > self.manager.num_blocks:
-            raise RequestError(
-                f"The request may grow to {sequence.max_len:,} tokens ({sequence.prompt_len:,} of "
-                f"prompt), which takes {needed:,} blocks of {size} tokens; the pool has "
-                f"{self.manager.num_blocks:,} blocks, {self.manager.num_blocks * size:,} tokens.",
-                "Shorten the prompt, ask for fewer tokens, or give the pool a larger context.",
-            )
+        self.check_fits(sequence.prompt_len, sequence.max_len)
         sequence.status = Status.WAITING
         self._highest_priority = max(self._highest_priority, sequence.priority)
         self.waiting.append(sequence)
@@ -148,6 +152,7 @@ class Scheduler:
         if len(self.running) < self.max_seqs:
             child.table = sequence.table.fork()
             child.keys, child.registered = list(sequence.keys), sequence.registered
+            child.last_registered = sequence.last_registered
             child.status = Status.RUNNING
             self.running.append(child)
         else:
@@ -249,7 +254,7 @@ class Scheduler:
         """Adds a chunk of `count` tokens to the plan; False if pages lack for it."""
         start = sequence.table.num_tokens
         blocks = self.manager.blocks_for(start + count) - len(sequence.table.blocks)
-        self._evict_down_to(blocks + 1)  # one more, in case the last block is shared
+        self._evict_down_to(blocks + sequence.table.shares_tail)
         try:
             copies = sequence.table.grow(count)
         except OutOfBlocksError:
@@ -265,7 +270,7 @@ class Scheduler:
         """Gives a newcomer its first pages: restored, found in the prefix cache, or none yet.
 
         False if there is no room for it: all that it has computed and its next tokens, and one
-        block more for each sequence that runs already.
+        block more for each sequence that runs already and may still need one.
         """
         found: list[int] = []
         if sequence.status is Status.WAITING and self.index is not None:
@@ -275,7 +280,8 @@ class Scheduler:
             sequence.table.adopt(found)
         held = max(sequence.swapped_tokens, sequence.table.num_tokens)
         count = min(sequence.length - held, self.token_budget - plan.num_tokens)
-        wanted = self.manager.blocks_for(held + count) - len(found) + len(self.running)
+        wanted = self.manager.blocks_for(held + count) - len(found)
+        wanted += sum(self._may_take_a_block(other) for other in self.running)
         self._evict_down_to(wanted)
         if self.manager.num_free < wanted:
             sequence.table.close()
@@ -286,6 +292,11 @@ class Scheduler:
             sequence.swapped_tokens = 0
         sequence.registered = len(found)
         return True
+
+    def _may_take_a_block(self, sequence: Sequence) -> bool:
+        table = sequence.table
+        may_grow = self.manager.blocks_for(sequence.max_len) > len(table.blocks)
+        return may_grow or (table.shares_tail and table.num_tokens < sequence.max_len)
 
     def _evict_down_to(self, wanted: int) -> None:
         """Evicts cached blocks until `wanted` blocks are free, or none can go."""
@@ -324,7 +335,7 @@ class Scheduler:
         if self.index is not None:
             self.index.touch(sequence.keys[: sequence.registered])
         sequence.table.close()
-        sequence.registered = 0
+        sequence.registered, sequence.last_registered = 0, None
 
     # ---- prefixes -------------------------------------------------------------------------------
 
@@ -341,10 +352,14 @@ class Scheduler:
         if self.index is None:
             return
         known = min(sequence.table.num_tokens, len(sequence.tokens))
-        if known // self.manager.block_size > sequence.registered:
-            keys = self._keys(sequence, known)
-            self.index.insert(keys, sequence.tokens, sequence.table.blocks)
-            sequence.registered = len(keys)
+        full = known // self.manager.block_size
+        if full > sequence.registered:
+            self.index.extend(sequence.keys, sequence.tokens)
+            last, blocks = sequence.last_registered, sequence.table.blocks
+            sequence.last_registered = self.index.insert(
+                sequence.keys, sequence.tokens, blocks, full, last
+            )
+            sequence.registered = full
 
     def _waits_for_a_prefix(self, sequence: Sequence) -> bool:
         """Whether a running sequence is about to compute the next block that this one needs.

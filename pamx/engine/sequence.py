@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 
 from pamx.kv.block_table import BlockTable
-from pamx.kv.prefix_index import Key
+from pamx.kv.prefix_index import Entry, Key
 
 
 class Status(enum.Enum):
@@ -34,6 +34,7 @@ class Sequence:
         swapped_tokens: Tokens whose keys and values a swap tier keeps.
         keys: Keys of its full blocks in the prefix cache, as far as they were needed.
         registered: Full blocks that the prefix cache knows of.
+        last_registered: The last of them as it has it; None: not known.
         started: Whether it has had pages before.
         cached_tokens: Tokens that were found in the prefix cache when it started.
     """
@@ -51,6 +52,7 @@ class Sequence:
     swapped_tokens: int = 0
     keys: list[Key] = field(default_factory=list, repr=False)
     registered: int = 0
+    last_registered: Entry | None = field(default=None, repr=False)
     started: bool = False
     cached_tokens: int = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 
-from pamx.engine.sampling import Sampler
+from pamx.engine.draw import Drawn, Sampler
 from pamx.engine.slot import Slot
 from pamx.errors import ModelError
 
@@ -62,19 +62,20 @@ def decode(
         ModelError: the model's output is not numbers.
     """
 
-    def step(inputs: mx.array, token: int | None, index: int) -> mx.array:
+    def step(inputs: mx.array, token: int | None, index: int) -> Drawn:
         with slot.step(None if token is None else [token]) as caches:
             logits: mx.array = model(inputs, cache=caches)
             new = sampler(logits[:, -1], index)
-            mx.async_eval(new)  # type: ignore[no-untyped-call]
+            mx.async_eval(new.arrays())  # type: ignore[no-untyped-call]
         if index == 0:
             check_numbers(logits[:, -1])
         return new
 
     new = step(mx.array([[last]]), last, 0)
     for index in range(1, limit + 1):
-        ahead = step(new[:, None], None, index) if lookahead and index < limit else None
-        token = int(new)
+        new.settle()
+        ahead = step(new.tokens[:, None], None, index) if lookahead and index < limit else None
+        token = int(new.tokens)
         if ahead is not None:
             slot.settle(token)
         yield token

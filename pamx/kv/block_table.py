@@ -28,6 +28,12 @@ class BlockTable:
         self.blocks: list[int] = []
         self.num_tokens = 0
 
+    @property
+    def shares_tail(self) -> bool:
+        """Whether the next token goes into a block that somebody else also holds."""
+        tail, tokens = divmod(self.num_tokens, self.manager.block_size)
+        return tokens > 0 and self.manager.references(self.blocks[tail]) > 1
+
     def grow(self, tokens: int) -> list[BlockCopy]:
         """Makes room for `tokens` more tokens and counts them as present.
 
@@ -42,13 +48,12 @@ class BlockTable:
         """
         if tokens < 0:
             raise ValueError(f"cannot grow by {tokens} tokens")
-        size = self.manager.block_size
-        tail = self.num_tokens // size  # the block that the first new token goes into
-        shared = self.num_tokens % size > 0 and self.manager.references(self.blocks[tail]) > 1
+        shared = self.shares_tail
         new = self.manager.blocks_for(self.num_tokens + tokens) - len(self.blocks)
         fresh = self.manager.allocate(max(new, 0) + shared)
         copies = []
         if shared:
+            tail = self.num_tokens // self.manager.block_size
             copies.append(BlockCopy(self.blocks[tail], fresh[0]))
             self.manager.release([self.blocks[tail]])
             self.blocks[tail] = fresh.pop(0)

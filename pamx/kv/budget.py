@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from pamx.kv.limits import available_bytes, give_back_free_memory, own_bytes
+from pamx.sizes import bytes_text
 
 # Of the limit, what is left alone: other allocations of this process, and the error of estimates.
 MARGIN_SHARE = 0.1
@@ -19,6 +20,11 @@ BUFFER_CACHE_SHARE = 0.05
 # Without a wish of the user's, pages take no more than this part of what could be theirs: the
 # machine has other programs.
 UNASKED_SHARE = 0.5
+
+# Of the limit, what advice leaves besides: what other programs take changes from one moment to the
+# next, and whoever follows the advice should not be refused for that.
+SPARE_SHARE = 0.05
+TO_SPARE = f"{SPARE_SHARE:.0%} of the memory to spare".replace("%", " %")
 
 
 @dataclass(frozen=True)
@@ -73,13 +79,23 @@ class MemoryBudget:
         """Everything but pages."""
         return self.baseline + self.weights + self.step + self.buffer_cache + self.margin
 
+    @property
+    def spare(self) -> int:
+        """What advice leaves of it."""
+        return int(self.limit * SPARE_SHARE)
+
+    @property
+    def lasting(self) -> int:
+        """What pages may take a moment later too, if a little less is free then."""
+        return max(0, self.pages - self.spare)
+
     def explain(self) -> str:
-        """The arithmetic in words."""
+        """The arithmetic in words: a clause."""
         return (
-            f"{_gb(self.limit)} that may be used, less {_gb(self.baseline)} of this "
-            f"process, {_gb(self.weights)} of weights, {_gb(self.step)} for a step, "
-            f"{_gb(self.buffer_cache)} of reusable buffers and {_gb(self.margin)} of margin, leave "
-            f"{_gb(self.pages)} for pages"
+            f"{bytes_text(self.limit)} may be used, of which this process takes "
+            f"{bytes_text(self.baseline)}, weights {bytes_text(self.weights)}, a step "
+            f"{bytes_text(self.step)} and reusable buffers {bytes_text(self.buffer_cache)}, and "
+            f"{bytes_text(self.margin)} are kept free"
         )
 
 
@@ -130,7 +146,3 @@ def device_limit() -> int | None:
         return None
     limit = mx.device_info().get("max_recommended_working_set_size")
     return int(limit) if limit else None
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.2f} GB"

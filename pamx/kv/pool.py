@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
+from pamx.errors import RequestError
 from pamx.kv.block_table import BlockCopy
 
 
@@ -84,6 +85,9 @@ class BlockPool:
         num_blocks: Blocks in every layer's storage.
         block_size: Tokens a block.
         storage: Makes the arrays and copies blocks in them.
+
+    Raises:
+        RequestError: they cannot be allocated.
     """
 
     def __init__(
@@ -96,8 +100,16 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self._storage = storage or plain_storage()
-        self.layers = [LayerPool(g, num_blocks, block_size, self._storage) for g in layers]
-        mx.eval([(layer.keys, layer.values) for layer in self.layers])
+        try:
+            self.layers = [LayerPool(g, num_blocks, block_size, self._storage) for g in layers]
+            mx.eval([(layer.keys, layer.values) for layer in self.layers])
+        except (RuntimeError, MemoryError) as error:  # MLX's allocator raises the first
+            size = token_bytes(layers) * num_blocks * block_size
+            raise RequestError(
+                f"The system refuses the {size:,} bytes of pages for {num_blocks * block_size:,} "
+                f"tokens ({error}).",
+                "Ask for a smaller context, or free some memory.",
+            ) from error
 
     @property
     def nbytes(self) -> int:

@@ -23,11 +23,12 @@ Key = bytes
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A cached block: its id, the tokens it holds, and the block before it."""
+    """A cached block: its id, the tokens it holds, the block before it, and how many are before."""
 
     block: int
     tokens: tuple[int, ...]
     parent: Entry | None
+    index: int
 
     def holds(self, tokens: Sequence[int], start: int, parent: Entry | None) -> bool:
         """Whether this is the block of `tokens` from `start` on, after the block `parent`."""
@@ -89,14 +90,31 @@ class PrefixIndex:
         self.misses += len(keys) - len(found)
         return [entry.block for entry in found]
 
-    def insert(self, keys: Sequence[Key], tokens: Sequence[int], blocks: Sequence[int]) -> None:
-        """Remembers full blocks of a sequence, from its first on, whose contents are computed.
+    def insert(
+        self,
+        keys: Sequence[Key],
+        tokens: Sequence[int],
+        blocks: Sequence[int],
+        count: int,
+        last: Entry | None = None,
+    ) -> Entry | None:
+        """Remembers the first `count` blocks of a sequence: full ones, whose contents are computed.
 
         Content that is cached already, in another block, stays where it is.
+
+        Args:
+            keys, tokens, blocks: Of the sequence; what is behind those blocks does not matter.
+            count: Blocks to remember.
+            last: What the call before this one returned for the sequence: only what is behind it
+                is looked at, unless it has been evicted.
+
+        Returns:
+            The last of the blocks as the index has it.
         """
         size = self._manager.block_size
-        parent: Entry | None = None
-        for index, key in enumerate(keys):
+        parent = last if last and self._entries.get(keys[last.index]) is last else None
+        for index in range(parent.index + 1 if parent else 0, count):
+            key = keys[index]
             entry = self._entries.get(key)
             if entry is not None and not entry.holds(tokens, index * size, parent):
                 # A collision, or what is left of a chain whose beginning was evicted.
@@ -104,10 +122,11 @@ class PrefixIndex:
                 entry = None
             if entry is None:
                 held = tuple(tokens[index * size : (index + 1) * size])
-                entry = Entry(blocks[index], held, parent)
+                entry = Entry(blocks[index], held, parent, index)
                 self._manager.retain([entry.block])
                 self._entries[key] = entry
             parent = entry
+        return parent
 
     def touch(self, keys: Sequence[Key]) -> None:
         """Counts as a use of the cached ones of these blocks, the first being the most recent."""

@@ -6,12 +6,22 @@ import json
 import math
 import re
 import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pamx.errors import ModelError
+from pamx.errors import ModelError, NotAModelError
 
-__all__ = ["check_folder", "check_safetensors", "read_json", "trained_context"]
+__all__ = [
+    "Contents",
+    "check_claims",
+    "check_folder",
+    "check_safetensors",
+    "contents_of",
+    "read_json",
+    "trained_context",
+]
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -21,6 +31,17 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
+# Keys of config.json, in the words of all kinds of models, of which a claim too high would have
+# mlx-lm build modules until memory ends.
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
+_SIZES = (
+    "hidden_size", "n_embd", "d_model", "dim", "intermediate_size", "moe_intermediate_size",
+    "shared_expert_intermediate_size", "n_inner", "ffn_dim", "vocab_size", "head_dim",
+    "num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "n_kv_heads",
+    "num_experts", "num_local_experts", "n_routed_experts",
+)  # fmt: skip
+# A packed matrix has fewer columns than it stands for: with 1 bit a weight, so many times.
+_MOST_PACKED = 32
 _MAX_HEADER = 100_000_000  # the limit that the safetensors library sets
 _AGAIN = "Download or copy the model again."
 _DTYPE_BITS = {
@@ -31,17 +52,66 @@ _DTYPE_BITS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Contents:
+    """How many tensors there are, and the largest of all their dimensions."""
+
+    tensors: int
+    largest: int
+
+    def __add__(self, other: Contents) -> Contents:
+        return Contents(self.tensors + other.tensors, max(self.largest, other.largest))
+
+
+def contents_of(shapes: Iterable[Iterable[int]]) -> Contents:
+    """Counts tensors by their shapes."""
+    largest = [max(shape, default=1) for shape in shapes]
+    return Contents(len(largest), max(largest, default=0))
+
+
+def check_claims(config: dict[str, Any], contents: Contents, where: str) -> None:
+    """Check that there can be as much of a model as its config claims, before it is built.
+
+    Every layer has a tensor, and every size is a dimension of one. What is merely wrong is left
+    to mlx-lm, which compares all shapes.
+
+    Args:
+        config: config.json.
+        contents: Of all weight files.
+        where: The folder or file, for the message.
+
+    Raises:
+        ModelError: Its weights cannot be of such a model.
+    """
+    for part in (config, config.get("text_config")):
+        for key, value in part.items() if isinstance(part, dict) else ():
+            most, of = contents.largest * _MOST_PACKED, "no dimension of any tensor is near that"
+            if key in _LAYERS:
+                most, of = contents.tensors, f"there are {contents.tensors:,} tensors in all"
+            elif key in _SIZES:
+                most = max(most, contents.tensors)
+            else:
+                continue
+            if isinstance(value, int | float) and value > most:
+                raise ModelError(
+                    f"The weights in {where} do not belong to its config, which says {key} = "
+                    f"{value:,}: {of}.",
+                    _AGAIN,
+                )
+
+
 def check_folder(folder: Path) -> dict[str, Any]:
     """Check that ``folder`` holds a whole model and return its config.json.
 
     Only headers are read: a weight whose bytes changed in place is not noticed.
 
     Raises:
-        ModelError: It is no model folder, a file is missing or cut short, or its weights are in
+        NotAModelError: It is no model folder.
+        ModelError: A file is missing or cut short, or its weights are in
             a format that mlx-lm does not read.
     """
     if not folder.is_dir():
-        raise ModelError(f"There is no folder {folder}.", "Check the path.")
+        raise NotAModelError(f"There is no folder {folder}.", "Check the path.")
     if not (folder / "config.json").is_file():
         raise _not_a_model(folder)
     config = read_json(folder / "config.json")
@@ -55,9 +125,11 @@ def check_folder(folder: Path) -> dict[str, Any]:
     weights = sorted(folder.glob("model*.safetensors"))
     if not weights:
         raise _no_weights(folder)
+    contents = Contents(0, 0)
     for file in weights:
-        check_safetensors(file)
+        contents += check_safetensors(file)
     _check_numbering(folder, weights)
+    check_claims(config, contents, str(folder))
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES) and not any(
         folder.glob("*.tiktoken")
     ):
@@ -68,8 +140,8 @@ def check_folder(folder: Path) -> dict[str, Any]:
     return config
 
 
-def check_safetensors(file: Path) -> None:
-    """Check that a safetensors file is as long as its header says.
+def check_safetensors(file: Path) -> Contents:
+    """Check that a safetensors file is as long as its header says, and count what it holds.
 
     Format: https://github.com/huggingface/safetensors#format (a 64-bit length, a JSON header,
     then the data).
@@ -93,13 +165,16 @@ def check_safetensors(file: Path) -> None:
     if len(start) < 8 or 8 + length > size:
         raise ModelError(f"{file} is cut short or is not a safetensors file.", _AGAIN)
     try:
-        end = _data_end(json.loads(raw))
+        header = json.loads(raw)
+        end = _data_end(header)
+        contents = contents_of(e["shape"] for n, e in header.items() if n != "__metadata__")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ModelError(f"{file} has a damaged header.", _AGAIN) from error
     expected = 8 + length + end
     if size != expected:
         what = "is cut short" if size < expected else "has bytes past its end"
         raise ModelError(f"{file} {what}: it holds {size} bytes of {expected}.", _AGAIN)
+    return contents
 
 
 def read_json(file: Path) -> Any:
@@ -166,13 +241,13 @@ def _check_numbering(folder: Path, weights: list[Path]) -> None:
                 raise ModelError(f"{folder} lacks {_some(absent)}.", _AGAIN)
 
 
-def _not_a_model(folder: Path) -> ModelError:
+def _not_a_model(folder: Path) -> NotAModelError:
     if ggufs := sorted(path.name for path in folder.glob("*.gguf")):
-        return ModelError(
+        return NotAModelError(
             f"{folder} is a folder with GGUF files ({_some(ggufs)}) and no config.json.",
             f"Name the file itself: {folder / ggufs[0]}.",
         )
-    return ModelError(
+    return NotAModelError(
         f"{folder} is not a model folder: it holds no config.json.",
         "Name the folder that holds config.json, the safetensors files and the tokenizer.",
     )

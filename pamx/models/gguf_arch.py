@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pamx.errors import ModelError
+from pamx.models.check import check_claims, contents_of
 from pamx.models.gguf_file import Gguf
 
 __all__ = [
@@ -273,6 +274,8 @@ def model_config(architecture: Architecture, gguf: Gguf) -> dict[str, Any]:
         "rope_traditional": False,
         "tie_word_embeddings": "output.weight" not in gguf.tensors,
     }
+    shapes = ([int(n) for n in tensor.shape] for tensor in gguf.tensors.values())
+    check_claims(config, contents_of(shapes), str(gguf.path))
     for switch, parts in architecture.bias_switches:
         config[switch] = any(f"blk.0.{part}.bias" in gguf.tensors for part in parts)
     if scaling := _rope_scaling(gguf, prefix, config):

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -137,8 +138,11 @@ def quantization_config(bits_of: Mapping[str, int]) -> dict[str, Any]:
 
 
 def _save(arrays: dict[str, npt.NDArray[Any]], file: Path) -> None:
+    file.touch()
+    mode = stat.S_IMODE(file.stat().st_mode)  # as the umask has it; the library's own is 0600
     try:
         save_file(arrays, file, {"format": "mlx"})
+        file.chmod(mode)
     except SafetensorError as error:  # the only way it tells of a full disk is its text
         code = re.search(r"os error (\d+)", str(error))
         number = int(code[1]) if code else errno.EIO

@@ -12,12 +12,15 @@ import numpy.typing as npt
 from gguf import GGUFReader, ReaderTensor
 from gguf.constants import GGUFValueType
 
-from pamx.errors import ModelError
+from pamx.errors import ModelError, NotAModelError
 
 __all__ = ["Gguf", "open_gguf"]
 
-# No array of a language model's metadata is near this long; a damaged length is.
-_MAX_ARRAY = 1 << 24
+# No language model has near as much of any of these; a damaged count says so, and the file may be
+# long enough to be read for hours.
+_MAX_ARRAY = 1 << 21
+_MAX_KEYS = 1 << 14
+_MAX_TENSORS = 1 << 17
 
 _REFETCH = "Download or copy the file again; if it stays so, its maker has to fix it."
 
@@ -138,18 +141,25 @@ def open_gguf(path: Path) -> Gguf:
 def _check_start(path: Path) -> None:
     try:
         with path.open("rb") as file:
-            start = file.read(8)
+            start = file.read(24)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}.") from error
     if start[:4] != b"GGUF"[: len(start)] or not start:
-        raise ModelError(f"{path} is not a GGUF file.", "Check that it is the file you meant.")
+        raise NotAModelError(f"{path} is not a GGUF file.", "Check that it is the file you meant.")
     if len(start) < 8:
         raise ModelError(f"{path} is cut short: it holds {len(start)} bytes.", _REFETCH)
-    version = int.from_bytes(start[4:], "little")
+    version = int.from_bytes(start[4:8], "little")
     if version not in (2, 3):
-        big_endian = int.from_bytes(start[4:], "big") in (2, 3)
+        big_endian = int.from_bytes(start[4:8], "big") in (2, 3)
         what = "is big-endian" if big_endian else f"has GGUF version {version}"
         raise ModelError(
             f"{path} {what}; pamx reads little-endian files of versions 2 and 3.",
             "Convert the model again with a current llama.cpp.",
+        )
+    tensors, keys = (int.from_bytes(start[at : at + 8], "little") for at in (8, 16))
+    if tensors > _MAX_TENSORS or keys > _MAX_KEYS:
+        raise ModelError(
+            f"{path} is a damaged GGUF file: it claims {tensors:,} tensors and {keys:,} metadata "
+            "keys.",
+            _REFETCH,
         )

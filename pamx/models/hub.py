@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pamx.errors import ModelError
+from pamx.errors import ModelError, NotAModelError
 from pamx.models.cache_dir import disk_errors
 from pamx.models.notice import watched
 from pamx.models.source import HubRepo
@@ -168,18 +168,18 @@ def _hub_errors(repo: HubRepo) -> Iterator[None]:
             f"Accept it at {page} and set HF_TOKEN to your token (or run `hf auth login`).",
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise ModelError(
+        raise NotAModelError(
             f"{repo.id} has no revision {repo.revision}.",
             f"See its branches, tags and commits at {page}/tree/main.",
         ) from error
     except errors.RepositoryNotFoundError as error:
-        raise ModelError(
+        raise NotAModelError(
             f"{repo.id} does not exist on {constants.ENDPOINT}, or it is private.",
             "Check the spelling; for a private repository set HF_TOKEN to a token that may read "
             "it (or run `hf auth login`).",
         ) from error
     except errors.HFValidationError as error:
-        raise ModelError(
+        raise NotAModelError(
             f"{repo.id} is not a valid repository name.", "Name it as org/name."
         ) from error
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:

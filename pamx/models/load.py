@@ -124,7 +124,8 @@ def read_weights(loaded: LoadedModel) -> None:
     """Read what is left of the weights of a model that was loaded lazily.
 
     Only arrays that its modules hold are read: asking for all parameters would make a module that
-    keeps its weights in another form give them back.
+    keeps its weights in another form give them back. Those that count as no parameters (a rope's
+    frequencies) are among them: what is still lazy can be evaluated by this thread alone.
 
     Raises:
         ModelError: A file cannot be read.
@@ -134,8 +135,7 @@ def read_weights(loaded: LoadedModel) -> None:
     arrays = [
         array
         for module in loaded.model.modules()  # type: ignore[no-untyped-call]
-        for name, value in dict.items(module)
-        if not name.startswith("_")
+        for value in dict.values(module)
         for array in _arrays(value)
     ]
     try:

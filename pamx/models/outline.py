@@ -90,15 +90,18 @@ def outline(
 
 
 def _from_hub(repo: HubRepo, folder: Path) -> dict[str, Any]:
-    from pamx.models.check import read_json
+    from pamx.models.check import check_claims, contents_of, read_json
     from pamx.models.hub import fetch_hub_headers
 
-    for file, header in fetch_hub_headers(repo, folder, _TIMEOUT).items():
-        if "/" not in file:
-            _write(folder / file, header)
+    headers = fetch_hub_headers(repo, folder, _TIMEOUT)
+    headers = {file: header for file, header in headers.items() if "/" not in file}
+    for file, header in headers.items():
+        _write(folder / file, header)
     config = read_json(folder / "config.json")
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise ModelError(f"The config.json of {repo.id} names no model_type.")
+    shapes = [entry["shape"] for header in headers.values() for entry in header.values()]
+    check_claims(config, contents_of(shapes), repo.id)
     return config
 
 

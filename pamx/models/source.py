@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
-from pamx.errors import ModelError
+from pamx.errors import NotAModelError
 
 __all__ = ["DEFAULT_MODEL", "BuiltIn", "Folder", "GgufFile", "HubRepo", "Source", "classify"]
 
@@ -56,19 +57,19 @@ def classify(name: str | None, revision: str | None = None) -> Source:
         revision: Branch, tag or commit; only for a Hub repository.
 
     Raises:
-        ModelError: The name is nothing that exists here and not a repository id, or a revision
+        NotAModelError: The name is nothing that exists here and no repository id, or a revision
             is given for something that has none or given twice.
     """
     source = _classify(name)
     if revision is None:
         return source
     if not isinstance(source, HubRepo):
-        raise ModelError(
+        raise NotAModelError(
             f"A revision ({revision}) was given, but {name or DEFAULT_MODEL} has no revisions.",
             "Leave the revision out: only a Hugging Face Hub repository has them.",
         )
     if source.revision not in (None, revision):
-        raise ModelError(
+        raise NotAModelError(
             f"Two revisions were given for {source.id}: {source.revision} and {revision}.",
             "Give one of them.",
         )
@@ -84,21 +85,23 @@ def _classify(name: str | None) -> Source:
     if path and path.is_file():
         if path.suffix.lower() == ".gguf" or _starts_like_gguf(path):
             return GgufFile(path)
-        raise ModelError(
+        raise NotAModelError(
             f"{name} is a file, but not a GGUF file.",
             "Name the folder that holds the model's config.json, or a .gguf file.",
         )
     if _looks_like_path(name):
-        raise ModelError(
+        raise NotAModelError(
             f"There is no file or folder {name}.",
             "Check the path; a Hugging Face Hub model is named as org/name.",
         )
     if match := _REPO_ID.fullmatch(name):
         return HubRepo(match["id"], match["revision"])
-    raise ModelError(
+    raise NotAModelError(
         f"No model is called {name!r}.",
-        f"Name the built-in {DEFAULT_MODEL}, a Hub repository as org/name, a model folder or a "
-        ".gguf file.",
+        f"Did you mean {DEFAULT_MODEL}?"
+        if get_close_matches(name.lower(), [DEFAULT_MODEL])
+        else f"Name the built-in {DEFAULT_MODEL}, a Hub repository as org/name, a model folder or "
+        "a .gguf file.",
     )
 
 

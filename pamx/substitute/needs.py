@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 import mlx.core as mx
 from mlx.nn.layers.base import Module
 
-from pamx.errors import RequestError
-from pamx.kv.budget import UNASKED_SHARE, Footprint, MemoryBudget
+from pamx.errors import NoRoomError, RequestError
+from pamx.kv.budget import TO_SPARE, UNASKED_SHARE, Footprint, MemoryBudget
 from pamx.kv.pool import LayerGeometry, token_bytes
+from pamx.sizes import counted, need_and_left
 from pamx.substitute.admission import Admission
 from pamx.substitute.footprint import KnownSize, Weights, shape_of, weights_of
 from pamx.substitute.levels import ComputeMode
@@ -42,6 +43,7 @@ class Needs:
         token_bytes: Bytes of pages for each token of each sequence.
         copied_bytes: Bytes for each token of the longest context while it is attended; 0 where a
             native kernel reads pages in place.
+        block_size: Tokens a page; a sequence takes whole ones.
     """
 
     mode: ComputeMode
@@ -49,14 +51,20 @@ class Needs:
     footprint: Footprint
     token_bytes: int
     copied_bytes: int
+    block_size: int
 
     def tokens_that_fit(self, room: int, sequences: int = 1) -> int:
         """How long each of `sequences` can be if `room` bytes are left for pages."""
-        return max(0, room) // (self.token_bytes * sequences + self.copied_bytes)
+        return max(0, room) // self.cache_bytes(1, sequences) * self.block_size
 
     def cache_bytes(self, tokens: int, sequences: int = 1) -> int:
         """Bytes for `sequences` of so many tokens each."""
-        return tokens * (self.token_bytes * sequences + self.copied_bytes)
+        held = self.blocks(tokens) * self.block_size
+        return held * (self.token_bytes * sequences + self.copied_bytes)
+
+    def blocks(self, tokens: int) -> int:
+        """Pages that a sequence of so many tokens takes."""
+        return -(-tokens // self.block_size)
 
 
 def needs_of(
@@ -68,6 +76,8 @@ def needs_of(
     known: KnownSize | None = None,
     fused: bool = True,
     sequences: int = 1,
+    context: int | None = None,
+    block_size: int = 16,
 ) -> Needs:
     """What a model needs, whether its weights were read or not.
 
@@ -79,12 +89,14 @@ def needs_of(
         known: See `weights_of`.
         fused: Whether its layers are one or two operations each, in "fast" and "exact".
         sequences: How many run at a time.
+        context: Tokens of each, if a step may have fewer than it could; None: as many as ever.
+        block_size: Tokens a page.
 
     Raises:
         NativeError: the native library cannot be used, and the mode is not "mlx".
     """
     weights, shape = weights_of(model, mode, known), shape_of(model)
-    rows = max(prefill_chunk(mode), sequences)
+    rows = step_rows(mode, sequences, context)
     if mode != "mlx" and fused:
         # The rows that leave each half of each layer; in the kernels, the inside of one MLP.
         queued = min(2 * len(pages), _QUEUED)
@@ -96,7 +108,7 @@ def needs_of(
         scratch = 0
     scratch += 3 * sequences * shape.vocabulary * 4  # logits, normalised, and to draw from
     copied = 0
-    if not in_place:
+    if pages and not in_place:
         # Keys and values out of the pages, and on a CPU the scores of all heads, twice over.
         layer = max(pages, key=lambda g: g.token_bytes)
         heads = max(shape.hidden // layer.k_dim, layer.kv_heads)
@@ -108,7 +120,22 @@ def needs_of(
         Footprint(weights.resident, activations, scratch),
         token_bytes(list(pages)),
         copied,
+        block_size,
     )
+
+
+def step_rows(mode: ComputeMode, sequences: int = 1, context: int | None = None) -> int:
+    """The most tokens that a step computes.
+
+    Steps that run at a time have no more than that together: see `PagedModel.forward`.
+
+    Args:
+        mode: What computes them.
+        sequences: How many there are.
+        context: Tokens of each; None: unknown.
+    """
+    most = max(prefill_chunk(mode), sequences)
+    return most if context is None else min(most, sequences * context)
 
 
 def runs_fused(admission: Admission | None) -> bool:
@@ -158,27 +185,31 @@ def pool_tokens(
         more: Take so many instead of `wanted` or `max_context`, as far as these fit that half.
 
     Raises:
-        RequestError: they do not fit, with the arithmetic.
+        RequestError: as many as are wanted do not fit, with the arithmetic.
+        NoRoomError: none fits.
     """
     each = needs.cache_bytes(1)
     if wanted is None:
         fits = needs.tokens_that_fit(int(budget.pages * UNASKED_SHARE))
         if fits < 1:
-            raise RequestError(
-                f"There is no room for a KV cache: {budget.explain()}, and a token takes "
-                f"{each:,} bytes.",
+            raise NoRoomError(
+                f"There is no room for a KV cache, of which {needs.block_size} tokens take "
+                f"{each:,} bytes: {budget.explain()}.",
                 "Close other programs, or take a smaller model.",
             )
         return min(max(max_context, more) if max_context else fits, fits)
     if wanted < 1:
         raise RequestError(f"The context is {wanted} tokens; it must be at least 1.")
-    fits = needs.tokens_that_fit(budget.pages)
-    if wanted > fits:
+    bytes_wanted = needs.cache_bytes(wanted)
+    if bytes_wanted > budget.pages:
+        need, left = need_and_left(bytes_wanted, budget.pages)
+        lasting = needs.tokens_that_fit(budget.lasting)
+        advice = f"Ask for at most {counted(lasting, 'token')}, with {TO_SPARE}"
         raise RequestError(
-            f"A context of {wanted:,} tokens needs {needs.cache_bytes(wanted):,} bytes of KV cache "
-            f"({each:,} a token): {budget.explain()}.",
-            f"Ask for at most {fits:,} tokens, or close other programs."
-            if fits
+            f"A context of {counted(wanted, 'token')} needs {need} for its KV cache, and {left} "
+            f"are left for it: {budget.explain()}.",
+            f"{advice}, or close other programs."
+            if lasting
             else "Close other programs, or take a smaller model.",
         )
     return max(wanted, min(more, needs.tokens_that_fit(int(budget.pages * UNASKED_SHARE))))

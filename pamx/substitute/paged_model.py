@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import deque
 from dataclasses import replace
 
 import mlx.core as mx
@@ -24,7 +25,14 @@ from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
 from pamx.substitute.computation import Place, chosen_mode, substitute
 from pamx.substitute.geometry import discover_geometry
 from pamx.substitute.levels import ComputeMode
-from pamx.substitute.needs import Needs, needs_of, page_layers, pool_tokens, runs_fused
+from pamx.substitute.needs import (
+    Needs,
+    needs_of,
+    page_layers,
+    pool_tokens,
+    prefill_chunk,
+    runs_fused,
+)
 from pamx.substitute.output import RowSelector
 from pamx.substitute.weights import MemoryStore, WeightStore
 
@@ -100,6 +108,7 @@ class PagedModel(Closing):
                 in_place=self.backend.in_place,
                 known=store.known_size,
                 fused=runs_fused(admission),
+                block_size=block_size,
             )
 
         def tokens(needs: Needs) -> int:
@@ -139,6 +148,7 @@ class PagedModel(Closing):
         self.pool = BlockPool(pages, num_blocks, block_size, self.backend.storage)
         self._state = StepState(self.backend, self._placeholders)
         self._step_caches = [PagedKVCache(layer, self._state) for layer in self.pool.layers]
+        self._lately: deque[int] = deque(maxlen=2)  # rows of the steps before
 
     def with_other_pages(
         self, *, context: int, block_size: int, kv_dtype: KvDtype = None
@@ -158,7 +168,7 @@ class PagedModel(Closing):
         pages = self.pages(kv_dtype)
         other = copy.copy(self)
         other._owns_model = False
-        needs = replace(self._needs, token_bytes=token_bytes(pages))
+        needs = replace(self._needs, token_bytes=token_bytes(pages), block_size=block_size)
         tokens = pool_tokens(needs, measure_rest(), context, None)
         other._make_pool(pages, tokens, block_size)
         return other
@@ -192,9 +202,15 @@ class PagedModel(Closing):
         Returns:
             [rows, vocabulary]
         """
+        before = self.arrays()
         self._state.set_step(step)
         for cache in self._step_caches:
             cache.rewind(0)
+        logits = self._logits(step, tokens, rows)
+        self._make_room(step.num_tokens, before)
+        return logits
+
+    def _logits(self, step: Step, tokens: mx.array, rows: list[int]) -> mx.array:
         inputs = tokens[None] if step.packing is Packing.SEQUENCE else tokens[:, None]
         if len(rows) == step.num_tokens:  # each of them
             logits: mx.array = self._model(inputs, cache=self._step_caches)
@@ -205,6 +221,24 @@ class PagedModel(Closing):
             return logits.flatten(0, 1)
         logits = self._model(inputs, cache=self._step_caches)
         return logits.flatten(0, 1)[mx.array(rows)]
+
+    def _make_room(self, rows: int, before: list[mx.array]) -> None:
+        """Has the steps that run at a time take no more memory than one of the largest.
+
+        MLX allocates the results of queued operations ahead of computing them, and reuses what
+        was freed for results of the same size alone. So a step whose rows and those of the step
+        before are more than a piece of a prompt waits for it, and what steps of other sizes left
+        is given back.
+
+        Args:
+            rows: Of the step that is about to be queued.
+            before: What the step before leaves of the pools.
+        """
+        if self._lately and self._lately[-1] + rows > prefill_chunk(self.compute.mode):
+            mx.eval(before)
+        if any(other != rows for other in self._lately):
+            mx.clear_cache()
+        self._lately.append(rows)
 
     @property
     def kv_dtype(self) -> mx.Dtype:

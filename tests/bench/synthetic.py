@@ -29,6 +29,18 @@ MODEL: dict[str, Any] = {
 }
 
 
+MACHINE: dict[str, Any] = {
+    "chip": "Example CPU",
+    "arch": "x86_64",
+    "system": "Linux 6.1",
+    "physical_cores": 4,
+    "logical_cores": 8,
+    "usable_cpus": 4,
+    "memory_bytes": 16_000_000_000,
+    "cache_bytes": 32 << 20,
+}
+
+
 class Noise:
     """Factors near 1 by which a shared machine is slower: jitter, rare stalls, and a slow walk."""
 
@@ -88,31 +100,36 @@ def synthetic_record(
     speeds: dict[str, float] | None = None,
     limits: dict[str, float] | None = None,
     seed: int = 3,
+    others: Sequence[str] = ("mlx-lm",),
+    rounds: int = 5,
 ) -> Record:
     """A sweep as it would be recorded.
 
     Args:
         speeds: How much slower than others an arm is, by its id.
+        others: What else is measured.
+        rounds: Of which each gives two samples of every arm.
     """
-    chosen = arms(partitions, [16], ["auto"], ["mlx-lm"], control=True)
+    chosen = arms(partitions, [16], ["auto"], others, control=True)
     shapes = workloads(contexts, batches, 8)
     plan = SweepPlan(ModelChoice("tiny"), shapes, chosen, 60.0, 0.03, seed, limits or {})
     record = new_record("sweep", provenance(["pamx", "bench"], seed, {}), plan.as_json())
     record["provenance"] |= {"model": MODEL, "library": {"build_hash": "ab"}, "programs": {}}
+    record["provenance"] |= {"machine": MACHINE}
     for number, workload in enumerate(shapes):
         noise = Noise(seed + number)
 
         def run(arm: Arm, workload: Workload = workload, noise: Noise = noise) -> Outcome:
             told = {}
-            if arm.settings.get("partition"):
-                told = {"dispatch": {"kernel": "native-cpu", "partition": 512, "calls": {}}}
+            if partition := arm.settings.get("partition"):
+                told = {"dispatch": {"kernel": "native-cpu", "partition": partition, "calls": {}}}
             if arm.kind == "mlx-lm":
                 told = {"dispatch": {"kernel": "mlx-lm, dense cache", "partition": None}}
             slow = (speeds or {}).get(arm.id, 1.0)
             token = 8 if arm.kind == "mlx-lm" and workload.batch > 1 else 7
             return outcome(workload, slow * noise(), told, token)
 
-        cells = measured(workload, chosen, run, patience(5), seed)
+        cells = measured(workload, chosen, run, patience(rounds), seed)
         add(record, cells, workload, limits or {})
     record["complete"] = True
     return record
@@ -120,8 +137,7 @@ def synthetic_record(
 
 def add(record: Record, cells: list[Cell], workload: Workload, limits: dict[str, float]) -> None:
     for cell in cells:
-        copies = [c for c in cells if c.arm.control_of == cell.arm.id]
-        record["cells"].append(cell_record(cell, copies, workload, limits))
-    comparisons = comparison_records(cells, workload)
+        record["cells"].append(cell_record(cell, workload, limits))
+    comparisons = comparison_records(cells, workload, record["plan"]["precision"])
     record["comparisons"] += comparisons
     record["warnings"] += measurement_warnings(cells, comparisons, workload)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pamx.bench.definitions import title
+from pamx.bench.formats import as_text
+from pamx.bench.numerals import bandwidth, duration, rate, size, spread, times
 from pamx.bench.record import Record
-from pamx.bench.words import bandwidth, definitions, duration, headed_table, rate, size, spread
+from pamx.bench.words import comparison_words, definitions, headed_table, notes
 from pamx.cli.bench.layout import laid_out
+from pamx.sizes import counted
 
 from .synthetic import synthetic_record
 
@@ -52,25 +57,33 @@ def test_nothing_is_lost_in_a_narrow_terminal(record: Record, width: int) -> Non
             assert any(column.title in line for line in headers), column.title
     # Each part says of each row which it is, and all figures are there.
     text = " ".join(" ".join(lines).split())
-    for cell in ("254 ms ±1%", "29.6 ±1%", "10.7 ms", "250 MB", "no difference (0.96-1.02)"):
+    for cell in (
+        "253 ms ±2%",
+        "27.9 ±18%",
+        "10.5 ms",
+        "250 MB",
+        "0.99x (0.96-1.02) no difference detected",
+    ):
         assert cell in text
 
 
 def test_parts_end_between_groups(record: Record) -> None:
-    lines = laid_out(record, 80, explained=False).splitlines()
+    lines = laid_out(record, 100, explained=False).splitlines()
     headers = [line.split() for line in lines if line.startswith("workload")]
-    assert headers[0][2:] == ["TTFT", "TPOT", "E2E"]
-    (whole,) = [line for line in laid_out(record, 200).splitlines() if " pages " in line]
+    assert headers[0][2:] == ["samples", "TTFT", "TPOT", "E2E"]
+    (whole,) = [line for line in laid_out(record, 240).splitlines() if " pages " in line]
     assert "TTFT" in whole
 
 
-def test_a_name_is_folded_rather_than_a_table_split(record: Record) -> None:
-    named = copy.deepcopy(record)
+def test_a_name_is_folded_rather_than_a_table_split() -> None:
+    named = synthetic_record([256, 1024], [1, 4], speeds={"mlx-lm": 3.0})
     for cell in named["cells"]:
         if cell["arm"] == "mlx-lm":
             cell["arm"] = "./a/server --of another --kind -x"
-    lines = laid_out(named, 80).splitlines()
-    assert any(line.strip().startswith("--kind") or line.strip() == "-x" for line in lines)
+    lines = laid_out(named, 100, explained=False).splitlines()
+    (header,) = [line for line in lines if "TTFT" in line and "samples" in line]
+    assert "E2E" in header
+    assert any(line.strip() == "another --kind -x" for line in lines)
 
 
 @pytest.mark.parametrize("kind", ["sweep", "limited", "kernel", "replay"])
@@ -84,10 +97,12 @@ def test_what_is_defined_is_what_is_shown(record: Record, kind: str) -> None:
     tables = headed_table(found)
     names = [line.partition(":")[0] for line in definitions(found, tables)]
     titles = list(dict.fromkeys(title(c.key) for table in tables for c in table.columns))
+    assert any("may be chance" in note for note in notes(found)) == (kind == "replay")
     assert names[: len(titles)] == titles
     assert len(set(names)) == len(names)
-    about = {"sweep": {"relative speed", "value ±", "p50, p99", "times"}}
-    about |= {"limited": about["sweep"], "kernel": {"value ±"}, "replay": {"p50, p99", "times"}}
+    about = {"sweep": {"verdict", "value", "interval", "p50, p90, p99", "times", "relative speed"}}
+    about |= {"limited": about["sweep"], "kernel": {"value", "interval"}}
+    about |= {"replay": {"p50, p90, p99", "times"}}
     assert set(names[len(titles) :]) == about[kind]
 
 
@@ -120,3 +135,84 @@ def test_numbers() -> None:
     figure = {"typical": 2.0, "low": 1.9, "high": 2.1}
     assert spread(figure, duration) == "2.00 s ±5%"
     assert spread(figure | {"low": None, "high": None}, duration) == "2.00 s"
+    assert spread({"typical": 2.0, "low": 1.99, "high": 2.01}, duration) == "2.00 s ±0.5%"
+    # A wide interval is lopsided: its ends say so.
+    assert spread({"typical": 2.0, "low": 0.9, "high": 4.7}, duration) == "2.00 s (900 ms-4.70 s)"
+    assert spread({"typical": 2.0, "low": 1.4, "high": 4.7}, duration) == "2.00 s (1.40-4.70)"
+    assert spread({"typical": 40.0, "low": 0.004, "high": 9e4}, rate) == "40.0 (0.004-90,000)"
+    assert [times(v) for v in (1.084, 0.34, 0.034, 31.4)] == ["1.08x", "0.34x", "0.034x", "31.4x"]
+    assert [counted(n, "sample") for n in (0, 1, 2000)] == [
+        "0 samples",
+        "1 sample",
+        "2,000 samples",
+    ]
+
+
+def comparison(**fields: Any) -> str:
+    return comparison_words({"low": None, "high": None, "pairs": 10, **fields})
+
+
+def test_comparisons_in_words() -> None:
+    wide = comparison(ratio=1.03, low=0.45, high=2.36, verdict="cannot tell")
+    assert wide == "1.03x (0.45-2.36) cannot tell"
+    equal = comparison(ratio=0.999, low=0.97, high=1.03, verdict="no difference detected")
+    assert equal == "1.00x (0.97-1.03) no difference detected"
+    narrow = comparison(ratio=1.004, low=1.002, high=1.006, verdict="faster")
+    assert narrow == "1.004x (1.002-1.006) faster"
+    few = comparison(ratio=1.8, pairs=2, verdict="too few samples")
+    assert few == "1.80x, 2 samples, no verdict"
+    one = comparison(ratio=28.4, pairs=1, verdict="too few samples")
+    assert one == "28.4x, 1 sample, no verdict"
+    assert comparison(ratio=1.1, verdict="cannot tell") == "1.10x cannot tell"
+
+
+def test_too_few_samples_still_have_ratios() -> None:
+    found = synthetic_record([256], [1], speeds={"mlx-lm": 2.0}, rounds=1)
+    text = laid_out(found, 200)
+    assert re.search(r"mlx-lm +0\.\d\dx, 2 samples, no verdict", text)
+    assert "±" not in text.split("Definitions", maxsplit=1)[0]  # no interval without samples
+
+
+def test_the_first_arm_has_its_own_samples_only(record: Record) -> None:
+    base, control = record["cells"][:2]
+    assert control["control_of"] == base["arm"]
+    for cell in (base, control):
+        assert cell["figures"]["ttft"]["samples"] == len(cell["samples"]) == 10
+    lines = laid_out(record, 200).splitlines()
+    assert sum(line.split()[:2] == ["256x1", "control"] for line in lines) >= 2
+
+
+def test_percentiles_that_samples_cannot_carry_are_not_shown() -> None:
+    few = synthetic_record([16], [1], [None], others=(), rounds=1)  # 2 answers of 8 tokens
+    assert {c["requests"]["ttft"]["p90"] for c in few["cells"]} == {None}
+    assert "gap p90" in laid_out(few, 200)
+    assert "gap p99" not in laid_out(few, 200)
+    many = synthetic_record([16], [4], [None], others=(), rounds=2)
+    assert "gap p99" in laid_out(many, 200)
+
+
+def test_definitions_are_short(record: Record) -> None:
+    text = laid_out(record, 100)
+    explained = text[text.index("\nDefinitions\n") :].splitlines()[2:]
+    assert len(explained) <= 28
+    assert "Definitions" not in laid_out(record, 100, explained=False)
+    assert "\x1b[2mDefinitions\x1b[0m" in laid_out(record, 100, styled=True)
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2Jarm\u202e\n\x9b1m\ud800"
+
+
+def test_nothing_from_a_file_reaches_the_terminal(record: Record) -> None:
+    bad = copy.deepcopy(record)
+    for cell in bad["cells"]:
+        cell["arm"] = cell["dispatch"]["kernel"] = HOSTILE
+    for found in bad["comparisons"]:
+        found["arm"] = found["base"] = HOSTILE
+    bad["warnings"] = [HOSTILE]
+    bad["definitions"] = {"ttft": HOSTILE}
+    bad["provenance"]["model"] = {"name": HOSTILE, "compute": HOSTILE}
+    bad["provenance"]["machine"] = bad["provenance"]["machine"] | {"chip": HOSTILE}
+    for text in (laid_out(bad, 100), *notes(bad), as_text(bad, "md"), as_text(bad, "csv")):
+        assert all(c.isprintable() or c == "\n" for c in text)
+        text.encode()  # no lone surrogates
+    assert "\ufffd[2Jarm" in laid_out(bad, 200)

@@ -185,7 +185,9 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(run: Run) -> None:
     assert "Peak pages" in done.stderr
     assert done.stderr.count("layers 0-29  fused: one native operation each\n") == 1
     assert "\nComputed by          fast: 30 layers fused; output head: 8-bit" in done.stderr
-    assert done.stderr.endswith("Not every row was answered: 1 row failed, 1 row bad.\n")
+    assert "standard input:3: The prompt is 2" in done.stderr
+    last = "Not every row was answered. Of 4 rows, 1 failed (line 3), 1 bad (line 4).\n"
+    assert done.stderr.endswith(last)
     assert "\x1b" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
@@ -206,6 +208,7 @@ def test_results_go_to_stdout_and_the_rest_to_stderr(run: Run) -> None:
         (["hi", "--resume"], "--batch"),
         (["hi", "--n", "2"], "--n"),
         (["hi", "-q"], "--quiet"),
+        (["--batch", "x", "-o", ""], "name a file"),
     ],
 )
 def test_options_that_do_not_go_together(args: list[str], said: str) -> None:
@@ -253,7 +256,7 @@ def test_ctrl_c_before_the_first_row(environment: dict[str, str]) -> None:
 
 def test_a_batch_file_that_is_not_there(run: Run, tmp_path: Path) -> None:
     done = run("generate", "--batch", str(tmp_path / "none"))
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"Error: {tmp_path}/none: No such file or directory.\n"
 
 

@@ -18,6 +18,7 @@ import pytest
 
 from pamx.cli.batch.earlier import Earlier
 from pamx.cli.batch.output import ResultFile
+from pamx.cli.failures import exit_status
 from pamx.errors import PamxError, RequestError
 
 
@@ -99,8 +100,9 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out"
     with ResultFile(path, resume=False) as output:
         for resume in (False, True):
-            with pytest.raises(RequestError, match="Another process"):
+            with pytest.raises(PamxError, match="Another process") as caught:
                 ResultFile(path, resume=resume)
+            assert exit_status(caught.value) == 1
         output.write(row(1))
     write(path, row(2), resume=True)
     assert ids(path) == ["r1", "r2"]

@@ -218,6 +218,12 @@ def test_a_line_without_end_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatc
     ]
 
 
+@pytest.mark.parametrize("data", [b"\x7fELF\0\xff\n" * 9, "one\ntwo\n".encode("utf-16")])
+def test_a_file_that_is_no_text_is_refused_once(data: bytes) -> None:
+    with pytest.raises(RequestError, match="not a text file"):
+        read(data)
+
+
 @pytest.mark.parametrize("data", [b"", b"\n\r\n", b"\xef\xbb\xbf"])
 def test_an_empty_file_has_no_rows(data: bytes) -> None:
     assert read(data) == []

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,16 +21,19 @@ from pamx.cli.batch import serve as serving
 from pamx.cli.batch.choices import Format, Order
 from pamx.cli.batch.durations import duration_text
 from pamx.cli.batch.feed import Feed
+from pamx.cli.batch.lines import lines_text
 from pamx.cli.batch.progress import Progress
 from pamx.cli.batch.row import Options
 from pamx.cli.batch.rows import Defaults
 from pamx.cli.batch.run import Job, run_batch
-from pamx.cli.batch.serve import Limits
+from pamx.cli.batch.serve import Limits, Tick
 from pamx.cli.batch.summary import table
+from pamx.cli.failures import exit_status
 from pamx.engine import AttentionStatus, Completion
 from pamx.engine.batch import BatchStats, Output
+from pamx.engine.prompt import check_ids
 from pamx.engine.request import Request
-from pamx.errors import OutOfBlocksError, RequestError
+from pamx.errors import OutOfBlocksError, PamxError, RequestError
 from pamx.substitute.levels import Levels
 
 DEFAULTS = Defaults("model", Options(max_tokens=1))
@@ -52,7 +55,10 @@ class Engine:
         self.submitted: list[str] = []
         self.submitted_before: dict[str, int] = {}  # the end of a request, by its id
 
-    def tokens(self, prompt: Any, *, raw: bool) -> list[int]:  # noqa: ARG002
+    def tokens(self, prompt: Any, *, raw: bool = False) -> list[int]:  # noqa: ARG002
+        if isinstance(prompt, list) and isinstance(prompt[0], int):
+            check_ids(prompt, 256)
+            return prompt
         if prompt == "refuse":
             raise RequestError("It is refused.", "Ask otherwise.")
         return [ord(letter) for letter in str(prompt)]
@@ -218,7 +224,9 @@ def test_one_failure_does_not_stop_the_others(
     assert found[2]["error"]["code"] == "OutOfBlocksError"
     said = capsys.readouterr().err
     assert "Requests             2 done, 2 failed, 0 bad" in said
-    assert said.endswith("Not every row was answered: 2 rows failed.\n")
+    assert "in.jsonl:2: It is refused.\n" in said
+    assert "in.jsonl:3: No room.\n" in said
+    assert said.endswith("Not every row was answered. Of 4 rows, 2 failed (lines 2-3).\n")
 
 
 def test_an_interrupted_batch_counts_what_is_left(
@@ -253,8 +261,9 @@ def test_bad_rows_are_reported_with_their_place(
 
 
 def test_strict_stops_at_a_bad_row(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RequestError, match=r"in\.jsonl:2: "):
+    with pytest.raises(PamxError, match=r"in\.jsonl:2: ") as caught:
         start('{"prompt": "a"}\n{"prompt": 1}\n{"prompt": "b"}\n', strict=True)
+    assert exit_status(caught.value) == 1  # as without --strict
     good, found = start('{"prompt": "a"}\n{"prompt": "c"}\n', strict=True, resume=True)
     assert good
     assert ids(found) == ["1", "2"]
@@ -281,7 +290,7 @@ def test_resuming_computes_only_what_is_missing(
     assert seen[0].most_queued == 1
     said = capsys.readouterr().err
     assert "1 done, 0 failed, 0 bad, 3 from an earlier run" in said
-    assert "1 row failed in an earlier run" in said
+    assert said.endswith("Of 4 rows, 1 failed in an earlier run (line 2).\n")
 
 
 def test_when_all_is_done_no_model_is_loaded(
@@ -357,7 +366,7 @@ def test_quiet_leaves_only_complaints(start: Start, capsys: pytest.CaptureFixtur
     start('{"prompt": "a"}\n{}\n', quiet=True)
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("in.jsonl:2: ")
-    assert second == "Not every row was answered: 1 row bad."
+    assert second == "Not every row was answered. Of 2 rows, 1 bad (line 2)."
 
 
 def test_priorities_decide_who_is_first(start: Start) -> None:
@@ -405,7 +414,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, total: int | Non
     for second in range(1, 121):
         now[0] = float(second)
         progress.done += 1
-        progress.show(tokens=second * 10)
+        progress.show(Tick(second * 10, second, second, second))
     progress.say("news")
     return stream.getvalue()
 
@@ -425,6 +434,49 @@ def test_progress_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> 
     text = shown(monkeypatch, Terminal(), None)
     assert text.count("\n") == 1
     assert text.endswith("\r\x1b[K120 rows, 10.0 tokens/s, 60.0 rows/min\r\x1b[Knews\n")
+
+
+def test_progress_counts_answers_where_a_row_has_several() -> None:
+    """One row of 128 answers is not "0 of 1 rows" until it is over."""
+    now = [0.0]
+    progress = Progress(1, quiet=False, answers=128, clock=lambda: now[0])
+    now[0] = 60.0
+    progress.show(Tick(600, 32, 128, 1))
+    assert progress.line() == (
+        "0 of 1 row, 32 of 128 answers, 10.0 tokens/s, 32.0 answers/min, 3 min left"
+    )
+    progress = Progress(1_000, quiet=False, answers=2, clock=lambda: now[0])
+    now[0] = 120.0
+    progress.done, progress.failed, progress.bad = 8, 1, 1
+    progress.show(Tick(600, 20, 36, 18))  # 981 more rows of 2 answers each
+    assert progress.line().startswith("10 of 1,000 rows, 1 failed, 1 bad, 20 of 1,998 answers, ")
+
+
+def test_ticks_count_answers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[Tick] = []
+    monkeypatch.setattr(Progress, "show", lambda _, tick: ticks.append(tick))
+    start([{"prompt": "a", "n": 3}, {"prompt": "refuse", "n": 2}, {"prompt": "b"}])
+    assert ticks[-1] == Tick(0, 6, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        ([3], "line 3"),
+        ([17, 3, 4], "lines 3-4, 17"),
+        (range(1, 60, 2), "lines 1, 3, 5, 7, 9, 11, 13, 15, 17, 19 and 20 more"),
+    ],
+)
+def test_line_numbers(numbers: Iterable[int], text: str) -> None:
+    assert lines_text(numbers) == text
+
+
+@pytest.mark.parametrize("field", [{"stop_token_ids": [300]}, {"logit_bias": {"-1": 1}}])
+def test_tokens_that_the_model_does_not_have_are_refused(start: Start, field: Any) -> None:
+    good, found = start([{"prompt": "a", **field}, {"prompt": "b"}])
+    assert not good
+    assert [one["text"] for one in found] == [None, "b"]
+    assert found[0]["error"]["message"].startswith(f"{next(iter(field))}: Token id ")
 
 
 def test_results_do_not_run_into_the_progress_on_one_terminal(

@@ -29,6 +29,16 @@ def test_a_turn_past_the_context_is_said_and_the_chat_goes_on(run: Run) -> None:
     assert len(result.stdout.splitlines()) == 1
 
 
+def test_a_full_context_is_said_where_it_cuts_an_answer(run: Run) -> None:
+    """The status stays 0, as for an answer that --max-tokens cuts; nothing is said about that."""
+    story = "Tell me a long story about the sea.\n"
+    cut = run("chat", "--context", "64", input=story)
+    assert cut.returncode == 0
+    assert cut.stderr == "The answer is cut off: the context of 64 tokens is full.\n"
+    asked = run("chat", "--context", "64", "--max-tokens", "4", input=story)
+    assert (asked.returncode, asked.stderr) == (0, "")
+
+
 def test_no_input_is_no_conversation(run: Run) -> None:
     result = run("chat", input="\n \n")
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
@@ -36,7 +46,7 @@ def test_no_input_is_no_conversation(run: Run) -> None:
 
 def test_input_that_is_not_text(run: Run) -> None:
     result = run("chat", input=b"\xff\n")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stdout == ""
     assert "not valid UTF-8" in result.stderr
     assert "Traceback" not in result.stderr

@@ -134,6 +134,30 @@ def test_a_history_that_cannot_be_used_does_not_matter(
     assert "rror" not in pamx.before
 
 
+def test_answers_into_a_pipe_do_not_leave_a_person_waiting(environment: dict[str, str]) -> None:
+    """`pamx chat | tee log`: there is no prompt to see, so a line says what is expected."""
+    command = f"{sys.executable} -m pamx.cli chat --max-tokens 2 | cat"
+    pamx = pexpect.spawn("sh", ["-c", command], env=environment, encoding="utf-8", timeout=60)
+    pamx.expect("Each line is a question; Ctrl-D ends.")
+    pamx.sendeof()
+    pamx.expect(pexpect.EOF)
+    pamx.close()
+    assert pamx.exitstatus == 0
+
+
+def test_a_full_context_is_said(spawn: Any) -> None:
+    pamx = spawn("--context", "64")
+    pamx.expect(">>>")
+    pamx.send("Tell me a long story.\r")
+    pamx.expect("The answer is cut off: the context of 64 tokens is full.", timeout=90)
+    pamx.expect(">>>")
+    pamx.send("More.\r")
+    pamx.expect("/clear at the prompt")
+    pamx.expect(">>>")
+    pamx.sendeof()
+    pamx.expect(pexpect.EOF)
+
+
 def test_a_wrong_name_is_known_before_the_first_question(spawn: Any) -> None:
     pamx = spawn("example/none")
     pamx.expect("Error: example/none ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from pamx.cli.doctor.compute import gpu_core_count
 from pamx.cli.doctor.isolated import ending
 from pamx.cli.doctor.machine import check_instruction_set
 from pamx.cli.doctor.power import speed_limit
+from pamx.cli.doctor.row import Row
+from pamx.cli.doctor.summary import closing
 from pamx.errors import NativeError
 
 from .conftest import PAMX, Result, Run
@@ -77,7 +80,10 @@ def test_a_table_for_people(run: Run) -> None:
     result = run("doctor")
     assert result.returncode == 0
     assert "\x1b" not in result.stdout
-    assert tuple(line.split()[1] for line in result.stdout.splitlines() if line[0] != " ") == IDS
+    *rows, blank, last = result.stdout.splitlines()
+    assert tuple(line.split()[1] for line in rows if line[0] != " ") == IDS
+    assert blank == ""
+    assert re.fullmatch(rf"{len(IDS)} checks: [0-9]+ ok, .*skipped\. pamx works here.*\.", last)
 
 
 def test_one_check(run: Run) -> None:
@@ -85,6 +91,43 @@ def test_one_check(run: Run) -> None:
     assert result.returncode == 0
     assert result.stdout.startswith("ok  python  CPython 3.")
     assert len(result.stdout.splitlines()) == 1
+
+
+def test_the_last_line_counts_and_judges() -> None:
+    good, bad = Row("a", "ok", "Good."), Row("b", "fail", "Bad.")
+    poor, none = Row("c", "warn", "Poor."), Row("d", "skip", "None.")
+    assert closing([good, good, none]) == "3 checks: 2 ok, 1 skipped. pamx works here."
+    assert closing([good, poor]) == (
+        "2 checks: 1 ok, 1 warning. pamx works here; c could be better."
+    )
+    assert closing([good, poor, poor, bad]) == (
+        "4 checks: 1 ok, 2 warnings, 1 failed. pamx does not work here as it should: see b."
+    )
+
+
+def test_the_summary_is_for_programs_too(run: Run) -> None:
+    result = run("doctor", "--json", env={"PAMX_TYPO": "1"})
+    report = json.loads(result.stdout)
+    found = [row["status"] for row in report["checks"]]
+    assert report["summary"] == {s: found.count(s) for s in ("ok", "warn", "fail", "skip")}
+    assert report["verdict"] == "pamx works here; environment could be better."
+
+
+@pytest.mark.parametrize("darwin", [False, True])
+def test_metal_and_the_readme_say_the_same(monkeypatch: pytest.MonkeyPatch, darwin: bool) -> None:
+    from pamx.cli.doctor import metal
+
+    readme = " ".join((Path(__file__).parents[2] / "README.md").read_text("utf-8").split())
+    assert "never on Apple hardware" in readme
+    assert "translated to CUDA, on an NVIDIA H200" in readme
+    monkeypatch.setattr(sys, "platform", "darwin" if darwin else "linux")
+    row = metal._without({})
+    assert row.status == "skip"
+    if darwin:
+        assert "never run on Apple hardware" in row.message
+        assert "translated to CUDA, they ran on an NVIDIA H200" in row.message
+    else:
+        assert row.message == "Metal is for Macs."
 
 
 def test_an_unknown_check_is_wrong_usage(run: Run) -> None:

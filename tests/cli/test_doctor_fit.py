@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
+import re
 import socket
 import subprocess
 import sys
@@ -19,14 +21,15 @@ from models import samples
 from models.hub_server import Repo, serve
 
 import pamx
-from pamx.cli.doctor import fit as fit_module
-from pamx.cli.doctor.fit import Fit, Question, answer
+from pamx.cli.doctor import inquiry
+from pamx.cli.doctor.fit import AttentionCall, Fit, LayerGroup, Question
+from pamx.cli.doctor.fit_answer import answer
 from pamx.errors import ModelError, RequestError
 from pamx.kv import budget
 from pamx.kv.budget import Memory
 from pamx.substitute import paged_model
 
-from .conftest import Result, Run
+from .conftest import PAMX, Result, Run
 from .test_doctor import SCHEMA
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -110,8 +113,64 @@ def test_the_peak_is_what_was_predicted(
     fit, _ = asked(run, "--model", model, "--context", str(context), env=own)
     assert fit["first_start"] is None
     parts = fit["process"] + fit["weights"] + fit["activations"] + fit["scratch"] + fit["kv_bytes"]
-    assert fit["peak"] == parts
+    assert fit["peak"] == max(parts, fit["loading"])
     assert measured(environment, model, context) == pytest.approx(fit["peak"], rel=0.05)
+
+
+WORDS = ["river", "stone", "light", "paper", "music", "garden", "window", "winter", "silver"]
+
+
+def batch_peak(
+    environment: dict[str, str], folder: Path, prompts: list[int], context: int, at_a_time: int
+) -> int:
+    """The most that a real `pamx generate --batch` held of memory; a word is a token."""
+    rows = []
+    for seed, tokens in enumerate(prompts):
+        text = " ".join(random.Random(seed).choices(WORDS, k=tokens))
+        rows.append(json.dumps({"prompt": text, "max_tokens": 8}))
+    (folder / "prompts.jsonl").write_text("\n".join(rows))
+    arguments = ["generate", "--batch", str(folder / "prompts.jsonl"), "--raw", "--quiet"]
+    arguments += ["--context", str(context), "--max-seqs", str(at_a_time)]
+    peak = 0
+    with subprocess.Popen([*PAMX, *arguments], stdout=subprocess.PIPE, env=environment) as process:
+        status = Path(f"/proc/{process.pid}/status")
+        while process.poll() is None:
+            found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
+            peak = max(peak, int(found[1]) << 10 if found else 0)
+            time.sleep(0.01)
+        assert process.stdout is not None
+        assert process.stdout.read().count(b'"prompt_tokens"') == len(prompts)
+    assert process.returncode == 0
+    return peak
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
+@pytest.mark.parametrize(
+    ("context", "at_a_time", "prompts"),
+    [
+        (256, 1, [244]),
+        (256, 4, [244] * 4),
+        (1024, 4, [1012] * 4),
+        (256, 16, [244] * 16),
+        # More rows than places, of all lengths: no two steps have one size.
+        (512, 4, [499, 120, 301, 450, 77, 260, 480, 333, 210, 499, 399, 150]),
+    ],
+)
+def test_the_peak_of_a_batch_is_what_was_predicted(
+    run: Run,
+    environment: dict[str, str],
+    tmp_path: Path,
+    context: int,
+    at_a_time: int,
+    prompts: list[int],
+) -> None:
+    arguments = ("--model", "smollm2-135m", "--context", str(context), "--batch", str(at_a_time))
+    fit, _ = asked(run, *arguments)
+    if fit["first_start"] is not None:  # its weights are packed by whoever comes first
+        batch_peak(environment, tmp_path, [8], 16, 1)
+        fit, _ = asked(run, *arguments)
+    measured_peak = batch_peak(environment, tmp_path, prompts, context, at_a_time)
+    assert measured_peak == pytest.approx(fit["peak"], rel=0.05)
 
 
 # ---- the answer is the engine's ------------------------------------------------------------------
@@ -126,48 +185,84 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def to(limit: int) -> None:
         memory = Memory(limit, BASELINE)
-        for module in (budget, paged_model):
+        for module in (budget, inquiry, paged_model):
             monkeypatch.setattr(module, "measure_memory", lambda: memory)
 
     return to
 
 
-def limit_for(tokens: int, model: Path, **more: Any) -> int:
+def limit_for(tokens: int, model: Path, spare: float = 0.0, **more: Any) -> int:
     """What leaves room for so many tokens, after the shares that are kept free."""
     fit = answer(Question(str(model), **more))
-    held = BASELINE + fit.weights + fit.activations + fit.scratch + tokens * fit.kv_token_bytes
-    return int(held / (1 - budget.MARGIN_SHARE - budget.BUFFER_CACHE_SHARE)) + 1
+    needs = answer(Question(str(model), 512, **more))  # of a step as large as can be
+    held = BASELINE + fit.weights + needs.activations + needs.scratch
+    held += tokens * fit.kv_token_bytes
+    return int(held / (1 - budget.MARGIN_SHARE - budget.BUFFER_CACHE_SHARE - spare)) + 1
 
 
 @pytest.mark.parametrize("kv_dtype", ["auto", "float32"])
-def test_the_longest_context_is_the_longest_that_the_engine_takes(
-    small: Path, limited: Any, kv_dtype: str
-) -> None:
-    limited(limit_for(200, small, kv_dtype=kv_dtype))
+def test_what_fits_is_what_the_engine_takes(small: Path, limited: Any, kv_dtype: str) -> None:
+    limited(limit_for(207, small, kv_dtype=kv_dtype))  # 12 blocks of 16, and almost a 13th
     fit = answer(Question(str(small), kv_dtype=kv_dtype))
-    assert fit.longest == 200
     with pamx.load(str(small), kv_dtype=kv_dtype) as engine:
-        assert engine.context - 15 <= fit.context == 100 <= engine.context  # whole blocks
-    with pamx.load(str(small), context=fit.longest, kv_dtype=kv_dtype):
+        assert fit.context == engine.context == 96  # half of the blocks
+    assert answer(Question(str(small), context=192, kv_dtype=kv_dtype)).fits
+    with pamx.load(str(small), context=192, kv_dtype=kv_dtype):
         pass
-    with pytest.raises(RequestError, match="at most") as refused:
-        pamx.load(str(small), context=fit.longest + 1, kv_dtype=kv_dtype)
-    assert f"at most {fit.longest:,} tokens" in refused.value.hint
-    too_long = answer(Question(str(small), context=fit.longest + 1, kv_dtype=kv_dtype))
+    too_long = answer(Question(str(small), context=193, kv_dtype=kv_dtype))
     assert not too_long.fits
-    assert f"at most {fit.longest:,} tokens" in too_long.fix
+    with pytest.raises(RequestError, match=r"needs .* for its KV cache, and .* are left"):
+        pamx.load(str(small), context=193, kv_dtype=kv_dtype)
+
+
+def test_advice_is_taken_though_less_is_free_by_then(small: Path, limited: Any) -> None:
+    limit = limit_for(192, small, spare=budget.SPARE_SHARE)
+    limited(limit)
+    fit = answer(Question(str(small), 32))
+    assert fit.longest == 192
+    assert fit.lasting
+    most = f"192 tokens, or {fit.largest_batch} sequences of 32 tokens at a time."
+    assert fit.largest == f"The most that fits with 5 % of the memory to spare: {most}"
+    close = answer(Question(str(small), 208))
+    assert (close.fits, close.lasting) == (True, False)
+    assert close.verdict.startswith("It only just fits: ")
+    assert "at most 192 tokens" in close.fix
+    limited(limit - fit.spare)
+    with pamx.load(str(small), context=fit.longest):
+        pass
+    with pamx.load(str(small), context=32, sequences=fit.largest_batch):
+        pass
+    limited(limit)
+    with pytest.raises(RequestError) as refused:
+        pamx.load(str(small), context=512, sequences=9)
+    assert f"at most {fit.longest:,} tokens, with 5 % of the memory" in refused.value.hint
 
 
 def test_the_largest_batch_is_one_that_runs(small: Path, limited: Any) -> None:
-    limited(limit_for(200, small))
+    limited(limit_for(208, small, spare=budget.SPARE_SHARE))
     fit = answer(Question(str(small), context=32))
-    assert 2 < fit.largest_batch <= 200 // 32
+    assert 2 < fit.largest_batch <= 208 // 32
     with pamx.load(str(small), context=32, sequences=fit.largest_batch) as engine:
         assert engine.context == 32
-    assert answer(Question(str(small), 32, fit.largest_batch)).fits
-    over = answer(Question(str(small), 32, fit.largest_batch + 1))
+    assert answer(Question(str(small), 32, fit.largest_batch)).lasting
+    over = answer(Question(str(small), 32, 100))
     assert not over.fits
-    assert f"at most {fit.largest_batch:,} at a time" in over.fix
+    assert f"at most {fit.largest_batch:,} sequences of 32 tokens at a time" in over.fix
+
+
+def test_a_sequence_of_one_token_takes_a_block(small: Path, limited: Any) -> None:
+    limited(1 << 40)
+    fit = answer(Question(str(small), 1, 4096))
+    assert (fit.kv_blocks, fit.block_size) == (4096, 16)
+    assert fit.kv_bytes == 4096 * 16 * fit.kv_token_bytes
+    assert sum(group.nbytes for group in fit.layers) == fit.kv_bytes
+    assert "4,096 sequences of 1 token takes" in fit.verdict
+    with pamx.load(str(small), context=1, sequences=3) as engine:
+        assert engine.paged is not None
+        assert engine.paged.manager.num_blocks == 3
+    with pamx.load(str(small), context=1, at_most=3) as engine:
+        assert engine.paged is not None
+        assert engine.paged.manager.num_blocks == 3
 
 
 @pytest.mark.parametrize(
@@ -261,7 +356,7 @@ def test_a_repository_is_not_downloaded(run: Run, small: Path, tmp_path: Path) -
         assert offline.returncode == 1
         assert "config.json" in offline.stderr
         nothing = run("doctor", "--model", "org/other", env=env)
-        assert nothing.returncode == 1
+        assert nothing.returncode == 2
         assert "org/other does not exist" in nothing.stderr
 
 
@@ -292,21 +387,28 @@ def test_too_long_for_the_model(run: Run) -> None:
     assert fit["longest"] <= 8192
 
 
-@pytest.mark.parametrize(("context", "batch"), [(10**18, 1), (10**29, 4096)])
-def test_lengths_beyond_any_integer_of_c(run: Run, context: int, batch: int) -> None:
-    arguments = ("--model", "smollm2-135m", "--context", str(context), "--batch", str(batch))
-    fit, result = asked(run, *arguments)
+@pytest.mark.parametrize("context", [2**30 + 1, 999_999_999_999, 10**29, int("9" * 4000)])
+def test_lengths_beyond_any_sequence_are_wrong_usage(run: Run, context: int) -> None:
+    result = run("doctor", "--model", "smollm2-135m", "--context", str(context))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "a sequence has at most 1,073,741,824 tokens, not " in " ".join(result.stderr.split())
+    assert len(result.stderr) < 400
+
+
+@pytest.mark.parametrize("context", ["0", "many", "1,2", "-1", "\u0663"])
+def test_what_is_no_length_is_wrong_usage(run: Run, context: str) -> None:
+    result = run("doctor", "--model", "smollm2-135m", "--context", context)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "it is one number of at least 1" in " ".join(result.stderr.split())
+
+
+def test_the_longest_that_can_be_asked_for_is_answered_in_words(run: Run) -> None:
+    result = run("doctor", "--model", "smollm2-135m", "--context", str(2**30), "--batch", "4096")
     assert result.returncode == 1
-    assert fit["verdict"].startswith("No: smollm2-135m was made for 8,192 tokens")
-    assert "Traceback" not in result.stderr
-    text = run("doctor", *arguments)
-    assert (text.returncode, text.stdout[:3]) == (1, "No:")
-
-
-def test_a_number_of_thousands_of_digits(run: Run) -> None:
-    result = run("doctor", "--model", "smollm2-135m", "--context", "9" * 5000)
-    assert result.returncode == 2
-    assert "one number" in result.stderr
+    assert result.stdout.splitlines() == [
+        "No: smollm2-135m was made for 8,192 tokens, not for 1,073,741,824.",
+        "Ask for at most 8,192 tokens.",
+    ]
 
 
 def test_a_damaged_config(run: Run, tmp_path: Path) -> None:
@@ -333,10 +435,12 @@ def test_layers_that_differ_are_counted_one_by_one(
     gemma = family_folder("gemma3_text", tmp_path)
     fit = answer(Question(str(gemma), 100))
     assert [(g.first, g.last, g.window) for g in fit.layers] == [(0, 1, 12), (2, 2, None)]
-    assert fit.kv_bytes == sum(g.nbytes for g in fit.layers) == 100 * fit.kv_token_bytes
-    assert len(fit.attention) == 4  # a plan for each kind of layer, decode and prompt
+    assert fit.kv_bytes == sum(g.nbytes for g in fit.layers) == 112 * fit.kv_token_bytes
+    assert [(call.step, call.window) for call in fit.attention] == [
+        *(("decode", 12), ("decode", None), ("prompt", 12), ("prompt", None))
+    ]
 
-    monkeypatch.setattr(fit_module, "_highest", lambda: None)
+    monkeypatch.setattr(inquiry, "_highest", lambda: None)
     fit = answer(Question(str(family_folder("falcon_h1", tmp_path)), 100))
     assert not fit.paged
     assert {g.keeps for g in fit.layers} == {"ArraysCache", "KVCache"}
@@ -382,28 +486,58 @@ def family_folder(family: str, root: Path) -> Path:
 # ---- what it looks like --------------------------------------------------------------------------
 
 
-def test_the_verdict_comes_first(run: Run) -> None:
-    result = run("doctor", "--model", "smollm2-135m", "--context", "100", "--batch", "3")
+def test_the_answer_comes_first(run: Run) -> None:
+    arguments = ("doctor", "--model", "smollm2-135m", "--context", "100", "--batch", "3")
+    result = run(*arguments)
     assert result.returncode == 0
-    first, blank, *rows = result.stdout.splitlines()
-    assert first.startswith("It fits: smollm2-135m with 3 times 100 tokens takes about ")
+    first, most, blank, *rows = result.stdout.splitlines()
+    assert first.startswith("It fits: smollm2-135m with 3 sequences of 100 tokens takes about ")
+    assert most.startswith("The most that fits with 5 % of the memory to spare: 8,192 tokens for ")
+    assert most.endswith(" sequences of 100 tokens at a time.")
     assert blank == ""
     names = [row.split("  ")[0] for row in rows if row[:1] not in ("", " ")]
     assert names[:3] == ["weights", "KV cache", "step"]
     assert "\x1b" not in result.stdout
+    plan = rows[names.index("attention") :]
+    assert len(rows) < 14
+    assert any("decoding at 100: " in row for row in plan)
+    assert "folding" not in result.stdout
+    more = run(*arguments, "--verbose").stdout
+    assert "folding" in more
+    assert "layers 0-29: " in more
+
+
+def test_one_convention_for_numbers(run: Run) -> None:
+    """Decimal units and commas between thousands, in what the planner says too."""
+    results = [
+        run("doctor", "--model", "smollm2-135m", "--verbose").stdout,
+        run("doctor", "--plan", "--heads", "32,8,128", "--context", "20000").stdout,
+        run("doctor").stdout,
+    ]
+    for text in results:
+        assert re.search(r"\d (kB|MB|GB)\b", text)
+        assert not re.search(r"\d [KMGT]iB\b", text)
+        assert not re.search(r"\b1 (tokens|sequences|blocks|pieces|threads)\b", text)
+    for text in results[:2]:
+        assert not re.search(r"(?<![\w.,])\d{4,}(?![\w.])", text)
 
 
 def a_fit() -> Fit:
-    from pamx.cli.doctor.fit import LayerGroup
-
-    mib, gib = 1 << 20, 1 << 30
-    windowed = LayerGroup(0, 4, "8 KV heads of 128, bfloat16", 4096, 0, 4096, 160 * mib)
-    whole = replace(windowed, first=5, last=5, window=None, nbytes=32 * mib)
+    mb, gb = 10**6, 10**9
+    windowed = LayerGroup(0, 4, "8 KV heads of 128, bfloat16", 4096, 0, 4096, 160 * mb)
+    whole = replace(windowed, first=5, last=5, window=None, nbytes=32 * mb)
+    decode = AttentionCall(
+        *("decode", 1, 1, 8192, 32, 8, 128, 4096, "native-cpu", 256, 16, 8),
+        text="partition: 256 tokens.",
+    )
     return Fit(
         fits=False,
-        verdict="It does not fit: org/model with 8,192 tokens needs 192 MiB for its KV cache, and "
-        "100 MiB are left for it.",
-        fix="Ask for at most 4,096 tokens, or close other programs.",
+        lasting=False,
+        verdict="It does not fit: org/model with 8,192 tokens needs 192 MB for its KV cache, and "
+        "100 MB are left for it.",
+        largest="",
+        fix="Ask for at most 4,096 tokens, with 5 % of the memory to spare, or close other "
+        "programs.",
         model="org/model",
         read="hub",
         context=8192,
@@ -413,36 +547,46 @@ def a_fit() -> Fit:
         reason="Native kernels; quantised matrices meet activations in 8 bits.",
         paged=True,
         matrices=42,
-        weights=2 * gib,
-        packed=2 * gib - mib,
-        dense=mib,
+        weights=2 * gb,
+        packed=2 * gb - mb,
+        dense=mb,
         exact_weights=False,
-        kv_bytes=192 * mib,
+        kv_bytes=192 * mb,
         kv_token_bytes=24576,
+        kv_blocks=512,
+        block_size=16,
         layers=[windowed, whole],
-        activations=100 * mib,
-        scratch=20 * mib,
+        activations=100 * mb,
+        scratch=20 * mb,
         step_rows=512,
-        process=150 * mib,
-        mapped=30 * mib,
-        peak=3 * gib,
-        first_start=4 * gib,
-        buffer_cache=150 * mib,
-        margin=300 * mib,
-        limit=3 * gib,
+        process=150 * mb,
+        mapped=30 * mb,
+        loading=200 * mb,
+        peak=3 * gb,
+        first_start=4 * gb,
+        buffer_cache=150 * mb,
+        margin=300 * mb,
+        limit=3 * gb,
+        spare=150 * mb,
         limited_by="memory available now, within this container",
         longest=4096,
         largest_batch=0,
         trained=32768,
-        attention=["decode, 1 x 1 token at 8,192 (32 heads on 8 of 128)\npartition: 256 tokens."],
-        notes=["Its tokenizer is not here, and is taken to need 30 MiB."],
+        attention=[decode, replace(decode, window=None)],
+        notes=["Its tokenizer is not here, and is taken to need 30 MB."],
     )
 
 
 def fit_table() -> None:
     from pamx.cli.doctor.fit_report import show_fit
 
-    show_fit(a_fit())
+    show_fit(a_fit(), verbose=False)
+
+
+def fit_table_verbose() -> None:
+    from pamx.cli.doctor.fit_report import show_fit
+
+    show_fit(a_fit(), verbose=True)
 
 
 def checks_table() -> None:
@@ -469,7 +613,7 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("table", [fit_table, checks_table])
+@pytest.mark.parametrize("table", [fit_table, fit_table_verbose, checks_table])
 @pytest.mark.parametrize("width", [60, 80, 120, 0])
 def test_tables(table: Any, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """At several widths of a terminal, and in a pipe (0)."""

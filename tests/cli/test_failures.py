@@ -11,19 +11,92 @@ from pathlib import Path
 import pytest
 
 from pamx.cli import process
-from pamx.cli.failures import explain, report
-from pamx.errors import ModelError
+from pamx.cli.failures import exit_status, explain, report
+from pamx.errors import ModelError, NoRoomError, NotAModelError, OutOfBlocksError, RequestError
 
 from .conftest import PAMX, Run
 
 
 def test_an_error_is_a_message_and_a_hint(run: Run) -> None:
     result = run("generate", "hi", "--model", "./nowhere")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stdout == ""
     first, second = result.stderr.splitlines()
     assert first == "Error: There is no file or folder ./nowhere."
     assert second
+
+
+_NAMING = [  # all but the name of a model
+    ["generate", "hi", "-m"],
+    ["generate", "--batch", "{file}", "-m"],
+    ["chat"],
+    ["pull"],
+    ["models", "path"],
+    ["models", "rm", "--yes"],
+]
+
+
+@pytest.mark.parametrize("words", _NAMING, ids=" ".join)
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [("nosuch", 2), ("", 2), ("./nowhere", 2), ("{file}", 2), ("org/absent", 1)],
+)
+def test_a_wrong_name_has_one_exit_status(
+    run: Run, words: list[str], name: str, status: int, tmp_path: Path
+) -> None:
+    """2: it can be no model; 1: it could not be had. That no question came hides neither."""
+    file = tmp_path / "file"
+    file.write_text("Hi\n")
+    done = run(*(word.format(file=file) for word in [*words, name]))
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.startswith("Error: ")
+
+
+def test_a_misspelt_default_is_recognised(run: Run) -> None:
+    assert "Did you mean smollm2-135m?" in run("chat", "smollm-135m").stderr
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["generate", "--batch", "{folder}/none"],
+        ["generate", "--batch", "{folder}"],
+        ["generate", "--batch", "{folder}/in", "-o", "{folder}/none/out"],
+        ["generate", "--batch", "{folder}/in", "-o", "{folder}"],
+        ["generate", "--batch", "{folder}/in", "-o", "{folder}/{long}"],
+        ["generate", "hi", "--context", "100000"],
+        ["generate", "--batch", "{folder}/in", "--context", "100000"],
+        ["generate", "hi", "--context", "8"],
+        ["generate", "hi", "--beams", "2", "--context", "100000"],
+        ["pull", "org/name@a", "--revision", "b"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_meant_exits_with_2(run: Run, args: list[str], tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("Hi\n")
+    done = run(*(word.format(folder=tmp_path, long="x" * 300) for word in args))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (NotAModelError("x"), 2),
+        (RequestError("x"), 2),
+        (ModelError("a download that broke off"), 1),
+        (OutOfBlocksError("x"), 1),
+        (NoRoomError("x"), 1),
+        (FileNotFoundError(errno.ENOENT, "x", "one of ours"), 1),
+        (MemoryError(), 1),
+        (KeyError("a bug"), 1),
+        (KeyboardInterrupt(), 130),
+        (BrokenPipeError(), 141),
+    ],
+    ids=repr,
+)
+def test_exit_statuses(error: BaseException, status: int) -> None:
+    assert exit_status(error) == status
 
 
 @pytest.mark.parametrize("command", [["generate", "hi", "-m"], ["pull"], ["chat"]])
@@ -81,7 +154,7 @@ for error in (MemoryError(), RuntimeError("can't start new thread")):
     print(*explain(error))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    limit = "its address space is limited to 3.0 GiB (ulimit -v). Raise that limit."
+    limit = "its address space is limited to 3.22 GB (ulimit -v). Raise that limit."
     assert done.stdout.splitlines() == [
         f"There is not enough memory for this: {limit}",
         f"RuntimeError: can't start new thread. It may be for lack of memory: {limit}",
@@ -174,6 +247,60 @@ def test_a_reader_that_leaves_ends_it_quietly(
     assert done.stderr == b""
 
 
-def test_closed_streams_do_not_matter(environment: dict[str, str]) -> None:
-    command = f"{sys.executable} -m pamx.cli models --json <&- >&- 2>&-"
-    assert subprocess.run(["sh", "-c", command], env=environment).returncode == 0
+_RESULTS = [
+    ["--help"],
+    ["models", "--json"],
+    ["pull"],
+    ["doctor", "--check", "python"],
+    ["generate", "--raw", "hi", "--max-tokens", "2"],
+    ["generate", "--raw", "--batch", "{rows}", "--max-tokens", "2"],
+    ["chat", "--max-tokens", "2"],
+]
+
+
+@pytest.mark.parametrize("command", _RESULTS, ids=" ".join)
+def test_results_that_cannot_be_written_are_a_failure(
+    environment: dict[str, str], command: list[str], tmp_path: Path
+) -> None:
+    """As `echo hi >&-`: what was computed for nothing is no success."""
+    done = _redirected("<in >&-", command, environment, tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: Standard output is closed.\n")
+
+
+@pytest.mark.parametrize("where", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("command", _RESULTS, ids=" ".join)
+def test_messages_never_decide_the_result(
+    environment: dict[str, str], command: list[str], where: str, tmp_path: Path
+) -> None:
+    done = _redirected(f"{where} <in", command, environment, tmp_path)
+    assert done.returncode == 0
+    assert done.stdout
+
+
+def test_a_batch_whose_messages_cannot_be_written_fails_as_it_would(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Bad rows, a summary, nowhere to say so; all others answered into a file."""
+    (tmp_path / "rows.jsonl").write_text('{"prompt": 1}\n{"prompt": "A B"}\n')
+    command = ["generate", "--raw", "--batch", "rows.jsonl", "-o", "out", "--max-tokens", "2"]
+    for number, where in enumerate(("2>/dev/full", "2>&-", "2>&- >&- <&-")):
+        command[5] = f"out{number}"
+        assert _redirected(where, command, environment, tmp_path).returncode == 1
+        assert len((tmp_path / command[5]).read_text().splitlines()) == 1
+
+
+def _redirected(
+    where: str, command: list[str], environment: dict[str, str], folder: Path
+) -> subprocess.CompletedProcess[str]:
+    (folder / "in").write_text("Hello\n")
+    (folder / "rows").write_text("A B\nC D\n")
+    words = [word.replace("{rows}", "rows") for word in command]
+    return subprocess.run(
+        ["sh", "-c", f'exec "$@" {where}', "sh", *PAMX, *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=folder,
+        timeout=100,
+    )

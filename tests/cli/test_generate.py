@@ -11,6 +11,8 @@ import subprocess
 import pytest
 
 from pamx.cli.generate import read_prompt
+from pamx.cli.statistics import cut_off
+from pamx.engine.completion import Completion, FinishReason
 
 from .conftest import PAMX, Run
 
@@ -79,15 +81,41 @@ def test_a_system_prompt_replaces_the_model_s_own(run: Run) -> None:
 
 def test_a_prompt_longer_than_the_context_is_refused(run: Run) -> None:
     result = run("generate", "--context", "16", "one two three " * 20)
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stdout == ""
     assert "the context is" in result.stderr
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("options", [["64"], ["64", "--json"], ["128", "--beams", "2"]])
+def test_an_answer_that_the_context_cuts_is_said_to_be(run: Run, options: list[str]) -> None:
+    result = run("generate", "Tell me a long story.", "--context", *options)
+    assert result.returncode == 0
+    assert result.stderr.startswith("The answer is cut off: the context ")
+
+
+def _answer(tokens: int, reason: FinishReason) -> Completion:
+    return Completion("", [1] * tokens, reason, 1_000, 0, 0.1, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "said"),
+    [
+        (_answer(24, "length"), None, "the context of 1,024 tokens is full."),
+        (_answer(24, "length"), 100, "the context of 1,024 tokens is full."),
+        (_answer(24, "length"), 24, ""),
+        (_answer(24, "stop"), None, ""),
+        (_answer(1_024, "length"), None, "after 1,024 tokens; --max-tokens allows more."),
+    ],
+)
+def test_why_an_answer_is_cut(answer: Completion, asked: int | None, said: str) -> None:
+    assert cut_off(answer, asked).endswith(said)
+    assert bool(cut_off(answer, asked)) is bool(said)
+
+
 def test_input_that_is_not_text_is_refused_before_the_model_loads(run: Run) -> None:
     result = run("generate", input=b"fine\nnot \xff fine\n")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stdout == ""
     assert "line 2" in result.stderr
     assert "0xff at place 5" in result.stderr

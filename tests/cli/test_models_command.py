@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from pamx.cli.sizes import bytes_text
+from pamx.sizes import bytes_text
 
 from .conftest import Run
 
@@ -118,11 +118,13 @@ def test_an_empty_list(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["path", "rm"])
-def test_a_model_that_is_not_here(run: Run, command: str) -> None:
-    result = run("models", command, "nothing")
-    assert result.returncode == 1
+@pytest.mark.parametrize(("name", "status"), [("nothing", 2), ("", 2), ("org/nothing", 1)])
+def test_a_model_that_is_not_here(run: Run, command: str, name: str, status: int) -> None:
+    """2 for what can be no model, as everywhere; 1 for one that may be elsewhere."""
+    result = run("models", command, name)
+    assert result.returncode == status
     assert result.stdout == ""
-    assert "nothing is not on this machine" in result.stderr
+    assert f"Error: {name or 'A model without a name'} is not on this machine" in result.stderr
     assert "`pamx models`" in result.stderr
 
 
@@ -139,7 +141,10 @@ def test_rm_needs_consent(run: Run, own: dict[str, str]) -> None:
     assert json.loads(run("models", "--json", env=own).stdout) == []
 
 
-@pytest.mark.parametrize(("answer", "status"), [("n", 1), ("", 1), ("y", 0)])
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [("n\r", 1), ("\r", 1), ("yess\r", 1), ("\x04", 1), ("\x03", 130), ("Yes\r", 0)],
+)
 def test_rm_asks_a_person(
     environment: dict[str, str], own: dict[str, str], answer: str, status: int
 ) -> None:
@@ -150,11 +155,13 @@ def test_rm_asks_a_person(
         encoding="utf-8",
         timeout=30,
     )
-    child.expect(r"Delete smollm2-135m \(\d+ MiB\)\?")
-    child.send(f"{answer}\r")
+    child.expect(r"Delete smollm2-135m \(\d+ MB\)\?")
+    child.expect(r"\[y/N\]: ")
+    child.send(answer)
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == status
     assert (Path(own["PAMX_HOME"]) / "models").exists()
     left = list((Path(own["PAMX_HOME"]) / "models").glob("smollm2*"))
-    assert bool(left) is (status == 1)
+    assert bool(left) is (status != 0)
+    assert ("Interrupted." in child.before) is (status == 130)

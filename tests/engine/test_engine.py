@@ -15,6 +15,7 @@ import pamx.models
 from pamx.engine import Engine, Sampling
 from pamx.engine.admission_record import recall_admission, remember_admission
 from pamx.engine.batch import Output
+from pamx.engine.draw import Drawn
 from pamx.engine.request import Request
 from pamx.engine.slot import Dense, Slot
 from pamx.engine.steps import decode, prefill
@@ -79,8 +80,8 @@ def test_tokens_equal_plain_mlx_lm_whatever_the_chunks(engine: Engine) -> None:
         expected.append(int(mx.argmax(logits[0, -1])))
         logits = engine.model(mx.array([expected[-1:]]), cache=caches)
 
-    def greedy(logits: mx.array, _: int) -> mx.array:
-        return mx.argmax(logits, axis=-1)
+    def greedy(logits: mx.array, _: int) -> Drawn:
+        return Drawn(mx.argmax(logits, axis=-1))
 
     for chunk, lookahead in ((512, True), (7, False)):
         slot = engine.new_slot()

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import mlx.core as mx
 import numpy as np
 import pytest
 
-from pamx.engine.sampling import Sampling, adjust, make_sampler
+from pamx.engine.draw import Drawn, Place, adjust, answer_seed, draw
+from pamx.engine.logprobs import LogprobRows
+from pamx.engine.sampling import Sampling
 from pamx.errors import RequestError
 
 PROBABILITIES = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 LOGITS = mx.array(np.log(PROBABILITIES)[None].astype(np.float32))
 
 
+def settled(drawn: Drawn) -> list[int]:
+    drawn.settle()
+    return drawn.tokens.tolist()  # type: ignore[return-value]
+
+
+def one(sampling: Sampling, index: int = 0, logits: mx.array = LOGITS) -> int:
+    """A token of an answer of its own."""
+    return settled(draw(logits, [Place(sampling, answer_seed(sampling), index)]))[0]
+
+
 def draws(sampling: Sampling, count: int = 400) -> Counter[int]:
-    sample = make_sampler(sampling)
-    return Counter(int(sample(LOGITS, i)) for i in range(count))
+    seed = answer_seed(sampling)
+    places = [Place(sampling, seed, i) for i in range(count)]
+    return Counter(settled(draw(mx.repeat(LOGITS, count, axis=0), places)))
 
 
 def test_temperature_zero_takes_the_most_likely() -> None:
@@ -63,7 +77,7 @@ def test_bias_penalties_and_bans() -> None:
     assert best(Sampling(logit_bias={3: 9.0}), [], [], set()) == 3
     assert best(Sampling(logit_bias={0: -100.0}), [], [], set()) == 1
     always = Sampling(temperature=1.0, seed=1, logit_bias={4: float("inf")})
-    assert int(make_sampler(always)(adjust(LOGITS, always, [], []), 0)) == 4
+    assert one(always, logits=adjust(LOGITS, always, [], [])) == 4
     assert best(Sampling(presence_penalty=0.5), [], [0, 0, 0], set()) == 1
     assert best(Sampling(presence_penalty=0.5), [0, 0, 0], [], set()) == 0  # the answer counts
     assert best(Sampling(frequency_penalty=0.2), [], [0], set()) == 0
@@ -81,19 +95,17 @@ def test_the_cut_is_made_after_the_temperature() -> None:
 
 def test_a_seed_repeats_its_draws_whatever_else_is_drawn() -> None:
     sampling = Sampling(temperature=1.0, seed=42)
-    first = [int(make_sampler(sampling)(LOGITS, i)) for i in range(40)]
+    first = [one(sampling, i) for i in range(40)]
     mx.random.seed(0)
     mx.random.normal((5,))
-    assert [int(make_sampler(sampling)(LOGITS, i)) for i in range(40)] == first
+    assert [one(sampling, i) for i in range(40)] == first
     other = Sampling(temperature=1.0, seed=43)
-    assert [int(make_sampler(other)(LOGITS, i)) for i in range(40)] != first
+    assert [one(other, i) for i in range(40)] != first
 
 
 def test_no_seed_draws_anew() -> None:
     sampling = Sampling(temperature=1.0)
-    runs = {
-        tuple(int(make_sampler(sampling)(LOGITS, i)) for _ in "ab" for i in range(40)) for _ in "ab"
-    }
+    runs = {tuple(one(sampling) for _ in range(40)) for _ in "ab"}
     assert len(runs) == 2
 
 
@@ -119,3 +131,89 @@ def test_no_seed_draws_anew() -> None:
 def test_values_out_of_range(wrong: dict[str, float], message: str) -> None:
     with pytest.raises(RequestError, match=message):
         Sampling(**wrong)  # type: ignore[arg-type]
+
+
+ROWS = [
+    Sampling(),
+    Sampling(temperature=1.0),
+    Sampling(temperature=1.0, top_p=0.9),
+    Sampling(temperature=0.7, top_p=0.9),
+    Sampling(temperature=1.0, top_p=0.9, top_k=50),
+    Sampling(temperature=1.0, min_p=0.1),
+    Sampling(temperature=1.0, top_p=0.95, min_p=0.001),
+    Sampling(temperature=1.0, top_k=2000),
+]
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 4.0], ids=["flat", "usual", "steep"])
+def test_a_row_s_token_does_not_depend_on_the_others(spread: float) -> None:
+    """Whatever their settings are, and whether top-p must look at all tokens."""
+    places = [Place(ROWS[i % len(ROWS)], 1000 + i, i) for i in range(32)]
+    logits = spread * mx.random.normal((32, 5000), key=mx.random.key(1))
+    alone = [settled(draw(logits[i : i + 1], [place]))[0] for i, place in enumerate(places)]
+    assert settled(draw(logits, places)) == alone
+    some = [31, 2, 10, 18, 3, 0]
+    assert settled(draw(logits[mx.array(some)], [places[i] for i in some])) == [
+        alone[i] for i in some
+    ]
+
+
+@pytest.mark.parametrize(
+    "setting", [{"top_p": 0.7}, {"top_p": 0.7, "min_p": 0.02}, {"top_k": 1500}]
+)
+@pytest.mark.parametrize("spread", [0.5, 3.0], ids=["flat", "steep"])
+def test_of_a_large_vocabulary_exactly_the_kept_tokens_come(
+    setting: dict[str, float], spread: float
+) -> None:
+    """A steep row's nucleus is among the first that are looked at, a flat one's is not."""
+    count, size = 4000, 6000
+    values = np.random.default_rng(3).normal(size=size).astype(np.float32) * np.float32(spread)
+    sampling = Sampling(temperature=1.0, **setting)  # type: ignore[arg-type]
+    order = np.argsort(-values)
+    weights = np.exp((values - values.max()).astype(np.float64))[order]
+    kept = np.ones(size, bool)
+    kept[sampling.top_k or size :] = False
+    kept &= np.cumsum(weights) - weights < sampling.top_p * weights.sum()
+    kept &= weights >= sampling.min_p
+    allowed = set(order[kept].tolist())
+    drawn = draw(
+        mx.repeat(mx.array(values)[None], count, axis=0),
+        [Place(sampling, seed, 0) for seed in range(count)],
+    )
+    again = drawn.settle()
+    assert again == ("top_p" in setting and len(allowed) > 1024)
+    found = Counter(drawn.tokens.tolist())  # type: ignore[arg-type]
+    assert set(found) <= allowed
+    best = order[0]
+    expected = count * weights[0] / weights[kept].sum()
+    assert abs(found[int(best)] - expected) < 5 * np.sqrt(expected) + 1
+    assert len(found) > (0.4 if spread < 1 else 0.1) * len(allowed)
+
+
+def test_equal_logits_are_kept_together() -> None:
+    logits = mx.zeros((1, 3000))
+    sampling = Sampling(temperature=1.0, top_p=0.5)
+    drawn = draw(mx.repeat(logits, 2000, axis=0), [Place(sampling, s, 0) for s in range(2000)])
+    assert max(settled(drawn)) > 2500
+    assert min(settled(drawn)) < 500
+
+
+def test_extreme_biases_and_penalties_stay_numbers() -> None:
+    wild = Sampling(presence_penalty=-1e4, frequency_penalty=-1e4, logit_bias={1: -1e4, 2: 3e38})
+    for dtype in (mx.float32, mx.float16, mx.bfloat16):
+        logits = adjust(LOGITS.astype(dtype), wild, [], [0] * 1000 + [1])
+        assert not mx.isnan(logits).any().item()
+        assert int(mx.argmax(logits)) in (0, 2)
+
+
+def test_log_probabilities_of_equals_name_the_lowest_ids_first() -> None:
+    logits = mx.array([[0.0, 1.0, 1.0, 2.0], [3.0, 0.0, 0.0, 0.0]])
+    rows = LogprobRows(logits, [3, 0])
+    rows.choose(mx.array([2, 0]))
+    first, second = rows.read()
+    total = math.log(1 + 2 * math.e + math.e**2)
+    assert list(first.top) == [3, 1, 2]
+    assert list(first.top.values()) == pytest.approx([2 - total, 1 - total, 1 - total])
+    assert first.chosen == pytest.approx(1 - total)
+    assert second.top == {}
+    assert second.chosen == pytest.approx(3 - math.log(math.e**3 + 3), abs=1e-6)

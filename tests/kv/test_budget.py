@@ -45,9 +45,10 @@ def test_the_words_name_every_line() -> None:
     gigabyte = 10**9
     b = MemoryBudget(10 * gigabyte, gigabyte // 5, 4 * gigabyte, gigabyte, gigabyte // 2, gigabyte)
     assert b.explain() == (
-        "10.00 GB that may be used, less 0.20 GB of this process, 4.00 GB of weights, 1.00 GB for "
-        "a step, 0.50 GB of reusable buffers and 1.00 GB of margin, leave 3.30 GB for pages"
+        "10.0 GB may be used, of which this process takes 200 MB, weights 4.00 GB, a step 1.00 GB "
+        "and reusable buffers 500 MB, and 1.00 GB are kept free"
     )
+    assert (b.spare, b.lasting) == (gigabyte // 2, b.pages - gigabyte // 2)
 
 
 def test_weights_that_fill_the_limit_leave_nothing() -> None:

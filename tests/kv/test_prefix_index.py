@@ -20,7 +20,7 @@ def add(index: PrefixIndex, manager: BlockManager, tokens: list[int]) -> list[in
     """Computes `tokens` in fresh blocks, caches the full ones, and lets go of them."""
     blocks = manager.allocate(manager.blocks_for(len(tokens)))
     keys = keys_of(index, tokens)
-    index.insert(keys, tokens, blocks)
+    index.insert(keys, tokens, blocks, len(keys))
     manager.release(blocks)
     return blocks[: len(keys)]
 
@@ -69,7 +69,7 @@ def test_a_collision_of_keys_is_a_miss(manager: BlockManager) -> None:
     assert index.find(forged, [*other[:8], *tokens[8:]]) == []
     # The colliding content replaces what was there, and no reference is lost.
     blocks = manager.allocate(2)
-    index.insert(forged, other, blocks)
+    index.insert(forged, other, blocks, 2)
     manager.release(blocks)
     assert index.find(forged, other) == blocks
     assert index.find(forged, tokens) == []
@@ -124,3 +124,41 @@ def test_equal_content_is_kept_once(manager: BlockManager) -> None:
     add(index, manager, [1] * 16 + [2] * 8)
     assert find(index, [1] * 16 + [2] * 8)[:2] == first
     assert manager.num_used == len(index) == 3
+
+
+def test_a_block_more_is_one_block_s_work(manager: BlockManager) -> None:
+    """However long the chain before it: a prompt of 32k tokens would cost seconds otherwise."""
+    index = PrefixIndex(manager)
+    tokens = list(range(18 * SIZE))
+    blocks = manager.allocate(18)
+    read: list[int] = []
+
+    class Blocks(list[int]):
+        def __getitem__(self, place: object) -> object:  # type: ignore[override]
+            read.append(place.start if isinstance(place, slice) else place)  # type: ignore
+            return super().__getitem__(place)  # type: ignore[index]
+
+    keys = keys_of(index, tokens)
+    last = index.insert(keys, tokens, blocks, 17)
+    last = index.insert(keys, Blocks(tokens), blocks, 18, last)
+    assert read == [17 * SIZE]
+    assert last is not None
+    assert last.block == blocks[17]
+    assert find(index, tokens) == blocks
+
+
+def test_a_chain_of_which_the_last_known_block_was_evicted_is_mended(
+    manager: BlockManager,
+) -> None:
+    index = PrefixIndex(manager)
+    tokens = list(range(5 * SIZE))
+    add(index, manager, tokens[: 2 * SIZE])
+    blocks = manager.allocate(5)  # the same content again: what is cached stays in other blocks
+    keys = keys_of(index, tokens)
+    last = index.insert(keys, tokens, blocks, 2)
+    assert index.evict(2) == 2
+    index.insert(keys, tokens, blocks, 5, last)
+    assert find(index, tokens) == blocks
+    manager.release(blocks)
+    index.clear()
+    assert manager.num_free == 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,18 @@ def test_weights_of_a_large_model_are_split_over_files(
     assert len(list(folder.glob("model-*-of-*.safetensors"))) > 2
     check_folder(folder)
     close(logits(folder), reference_logits(weights, llama_config(), IDS))
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_files_have_the_modes_that_the_umask_says(tmp_path: Path, umask: int, mode: int) -> None:
+    """A cache that people share would be of no use to the others."""
+    source = write_gguf(tmp_path / "m.gguf", hf_weights())
+    before = os.umask(umask)
+    try:
+        folder = converted(source)
+    finally:
+        os.umask(before)
+    assert {oct(p.stat().st_mode & 0o777) for p in folder.iterdir()} == {oct(mode)}
 
 
 def test_biases_are_kept_and_those_left_out_are_zero(tmp_path: Path) -> None:

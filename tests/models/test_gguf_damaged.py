@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,22 @@ def test_damaged_lengths_do_not_hang_or_exhaust_memory(tmp_path: Path, whole: by
     for at in (8, 16, 24, types_at):
         path.write_bytes(whole[:at] + huge + whole[at + 8 :])
         refused(path, "cut short|damaged")
+
+
+def test_absurd_counts_in_a_file_that_is_long_enough(tmp_path: Path, whole: bytes) -> None:
+    """Zeros read as keys and strings without end."""
+    path = tmp_path / "m.gguf"
+    tokens_at = whole.index(b"tokenizer.ggml.tokens") + len("tokenizer.ggml.tokens") + 8
+    for at, count, words in (
+        (8, 1 << 40, "claims 1,099,511,627,776 tensors"),
+        (16, 1 << 40, "1,099,511,627,776 metadata keys"),
+        (tokens_at, 1 << 23, "an array is impossibly long"),
+    ):
+        path.write_bytes(whole[:at] + struct.pack("<Q", count) + bytes(8))
+        os.truncate(path, 1 << 32)
+        began = time.process_time()
+        refused(path, words)
+        assert time.process_time() - began < 5
 
 
 def test_flipped_bits_in_the_header_never_escape_as_another_error(

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,22 @@ def test_a_lazy_load_reads_weights_when_they_are_asked_for(tmp_path: Path) -> No
         np.array(loaded.model(mx.array([ids]))[0]),
         reference_logits(hf_weights(), llama_config(), ids),
     )
+
+
+def test_what_was_read_by_one_thread_serves_another(tmp_path: Path) -> None:
+    """Also arrays that are no parameters, such as the frequencies of a scaled rope."""
+    scaling = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
+    loaded = models.load(str(write_folder(tmp_path / "m", rope_scaling=scaling)), lazy=True)
+    models.read_weights(loaded)
+    with ThreadPoolExecutor(1) as other:
+        logits = other.submit(lambda: np.array(loaded.model(mx.array([[5, 9, 100]])))).result()
+    assert np.isfinite(logits).all()
 
 
 def test_weights_that_vanish_before_they_are_read_are_an_error(tmp_path: Path) -> None:
@@ -115,6 +132,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "config lacks a value": (write("config.json", '{"model_type": "llama"}'), "cannot be built"),
     "fewer layers": (config(num_hidden_layers=1), r"not in model: .*layers\.1"),
     "more layers": (config(num_hidden_layers=3), r"Missing .*layers\.2"),
+    "a billion layers": (config(num_hidden_layers=10**9), r"num_hidden_layers = 1,000,000,000"),
+    "layers without end": (config(num_hidden_layers=float("inf")), r"num_hidden_layers = inf"),
+    "a million wide": (config(hidden_size=10**6), "hidden_size = 1,000,000"),
+    "a billion heads": (config(num_attention_heads=10**9), "num_attention_heads = 1,000"),
+    "a billion tokens": (config(vocab_size=10**9), "vocab_size = 1,000,000,000"),
+    "a billion layers inside": (
+        config(text_config={"num_hidden_layers": 10**9}),
+        "num_hidden_layers = 1,000,000,000: there are 20 tensors",
+    ),
     "wrong shape": (config(intermediate_size=128), "shape"),
     "no tokenizer": (remove("tokenizer.json"), "holds no tokenizer"),
     "tokenizer cut": (cut("tokenizer.json", 0.5), "tokenizer in .* cannot be loaded"),

@@ -11,6 +11,7 @@ from pamx.native.gpu_plan import Gpu, Overrides, plan_gpu_attention
 from pamx.native.launch import Launch, LaunchShape, launch_of
 from pamx.native.loader import library
 from pamx.native.plan import plan_cpu_attention
+from pamx.native.step_limits import LONGEST_CONTEXT, MOST_HEADS, MOST_QUERY_TOKENS
 
 LARGE = (32, 8, 128, 128)
 
@@ -58,6 +59,20 @@ def test_what_a_cpu_cannot_count_is_refused() -> None:
     with pytest.raises(NativeError, match="threads must be at most 1024, not 1025"):
         cpu(LARGE, [1], [9], threads=1025)
     assert 0 < cpu((2**16, 2**16, 512, 512), [1], [2**30]).work < 2**60
+
+
+@pytest.mark.parametrize("plan", [gpu, cpu])
+def test_the_bounds_that_python_names_are_the_library_s(plan: Any) -> None:
+    plan((MOST_HEADS, 1, 8, 8), [1], [9])
+    plan((8, 8, 8, 8), [1], [LONGEST_CONTEXT])
+    plan((1, 1, 8, 8), [MOST_QUERY_TOKENS // 2] * 2, [MOST_QUERY_TOKENS // 2] * 2)
+    for geometry, queries, contexts in (
+        ((MOST_HEADS + 1, 1, 8, 8), [1], [9]),
+        ((8, 8, 8, 8), [1], [LONGEST_CONTEXT + 1]),
+        ((1, 1, 8, 8), [MOST_QUERY_TOKENS, 1], [MOST_QUERY_TOKENS, 1]),
+    ):
+        with pytest.raises(NativeError, match="planned"):
+            plan(geometry, queries, contexts)
 
 
 def any_shape(shape: LaunchShape) -> Launch:

@@ -17,9 +17,12 @@ from mlx_lm.models.cache import make_prompt_cache, trim_prompt_cache
 from pamx.attention.backend import Backend
 from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.attention.reference import attend as reference_attend
+from pamx.attention.step import Packing, SequenceSlice, Step
 from pamx.engine.slot import Dense, Slot
 from pamx.engine.steps import decode
 from pamx.errors import ModelError, OutOfBlocksError, PamxError, RequestError
+from pamx.kv.block_table import BlockTable
+from pamx.substitute import paged_model
 from pamx.substitute.admission import Admission
 from pamx.substitute.attention import ATTENTION
 from pamx.substitute.paged_model import PagedModel
@@ -195,12 +198,35 @@ def test_a_full_pool_is_an_error_that_loses_nothing() -> None:
 
 def test_a_context_that_does_not_fit_is_refused_with_the_arithmetic() -> None:
     model = families.make("llama")
-    arithmetic = r"bytes of KV cache \(768 a token\): .* leave .* for pages"
-    with pytest.raises(RequestError, match=arithmetic) as error:
+    arithmetic = r"needs .* for its KV cache, and .* are left for it: .* may be used, of which"
+    with pytest.raises(RequestError, match=arithmetic):
         PagedModel(model, context=10**12)
-    assert "Ask for at most" in error.value.hint
     assert type(model.layers[0].self_attn).__module__ == "mlx_lm.models.llama"
     assert type(model.layers[0].self_attn).__mro__[1] is Module
+
+
+def test_a_step_waits_only_for_a_large_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps in flight have no more rows than a piece of a prompt; else memory doubles."""
+    waited: list[bool] = []
+    monkeypatch.setattr(paged_model, "prefill_chunk", lambda _: 8)
+    with PagedModel(families.make("llama"), context=64) as paged:
+        table, real = BlockTable(paged.manager), mx.eval
+
+        def forward(rows: int) -> mx.array:
+            table.grow(rows)
+            part = SequenceSlice(tuple(table.blocks), table.num_tokens, rows)
+            step = Step([part], Packing.SEQUENCE, paged.pool.num_blocks, paged.pool.block_size)
+            with monkeypatch.context() as patch:
+                waited.append(False)
+                patch.setattr(mx, "eval", lambda *a: (waited.__setitem__(-1, True), real(*a)))
+                logits = paged.forward(step, mx.array(PROMPT[:rows]), [rows - 1])
+            mx.async_eval(logits)  # type: ignore[no-untyped-call]
+            return logits
+
+        for rows in (8, 1, 1, 7, 4, 5, 3):
+            last = forward(rows)
+        mx.eval(last)
+    assert waited == [False, True, False, False, True, True, False]
 
 
 def test_models_that_pages_cannot_serve_are_refused_in_words() -> None:

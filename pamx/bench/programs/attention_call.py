@@ -19,6 +19,7 @@ import numpy as np
 
 from pamx.bench.programs import dispatch
 from pamx.bench.programs.serving import serve
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -82,8 +83,9 @@ class AttentionCall:
         for shape in map(_shape, question["shapes"]):
             needed = 3 * shape.nbytes  # the pages, and what is copied from and to
             why = (
-                f"{shape.batch:,} times {shape.context:,} tokens take {shape.nbytes:,} bytes "
-                f"of pages, and as much twice over to be copied: {budget.explain()}."
+                f"{counted(shape.batch, 'sequence')} of {shape.context:,} tokens take "
+                f"{shape.nbytes:,} bytes of pages, and as much twice over to be copied: "
+                f"{budget.explain()}."
             )
             reasons.append(why if needed > budget.pages else "")
         yield {"type": "fits", "unfit": reasons}

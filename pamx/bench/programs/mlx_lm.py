@@ -15,6 +15,7 @@ from typing import Any
 from pamx.bench.programs import memory
 from pamx.bench.programs.arrivals import drive
 from pamx.bench.programs.serving import serve, token_lines
+from pamx.sizes import counted
 
 # Tokens of a prompt, and prompts, that mlx-lm reads at a time.
 _CHUNK, _PROMPTS = 2048, 8
@@ -47,8 +48,9 @@ class MlxLm:
             queries = min(context, _CHUNK) * min(batch, _PROMPTS)
             work = queries * context * scores
             why = (
-                f"{batch:,} times {context:,} tokens take {cache:,} bytes of dense cache and "
-                f"{work:,} for the scores of a piece of prompt: {budget.explain()}."
+                f"{counted(batch, 'sequence')} of {context:,} tokens take {cache:,} "
+                f"bytes of dense cache and {work:,} for the scores of a piece of prompt: "
+                f"{budget.explain()}."
             )
             reasons.append(why if cache + work > budget.pages else "")
         yield {"type": "fits", "unfit": reasons}
@@ -79,13 +81,13 @@ class MlxLm:
         gc.collect()
         run = self._alone if len(requests) == 1 and not requests[0].get("at") else self._together
         tokens, times = run(requests)
-        peak, counted = peak_memory() if peak_memory else (None, None)
+        peak, peak_of = peak_memory() if peak_memory else (None, None)
         yield from token_lines(tokens, times)
         yield {
             "type": "done",
             "id": question["id"],
             "peak_memory_bytes": peak,
-            "peak_memory_of": counted,
+            "peak_memory_of": peak_of,
             "dispatch": {"kernel": "mlx-lm, dense cache", "partition": None},
         }
 

@@ -18,6 +18,7 @@ from pamx.bench.programs import dispatch, facts, memory
 from pamx.bench.programs.arrivals import drive
 from pamx.bench.programs.serving import serve, token_lines
 from pamx.errors import RequestError
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -94,8 +95,8 @@ class PamxEngine:
                 )
             elif needed > budget.pages:
                 why = (
-                    f"{batch:,} times {context:,} tokens take {needed:,} bytes of KV cache: "
-                    f"{budget.explain()}."
+                    f"{counted(batch, 'sequence')} of {context:,} tokens take "
+                    f"{needed:,} bytes of KV cache: {budget.explain()}."
                 )
             reasons.append(why)
         yield {"type": "fits", "unfit": reasons}
@@ -155,13 +156,13 @@ class PamxEngine:
             drive(due, lambda i: batch.submit(requests[i]), lambda: batch.has_work, step)
             stats = batch.stats()
             ran = watch.ran()
-        peak, counted = peak_memory() if peak_memory else (None, None)
+        peak, peak_of = peak_memory() if peak_memory else (None, None)
         yield from token_lines(tokens, times)
         yield {
             "type": "done",
             "id": question["id"],
             "peak_memory_bytes": peak,
-            "peak_memory_of": counted,
+            "peak_memory_of": peak_of,
             "pages": stats.peak_blocks,
             "pool_pages": stats.num_blocks,
             "pool_bytes": pool,

@@ -47,7 +47,11 @@ def read_results(stream: BinaryIO, name: str) -> tuple[dict[str, Earlier], int]:
 
 
 def unfinished(
-    rows: Iterator[RowEvent], earlier: dict[str, Earlier], source: str, results: str
+    rows: Iterator[RowEvent],
+    earlier: dict[str, Earlier],
+    source: str,
+    results: str,
+    failed: list[int],
 ) -> Iterator[RowEvent]:
     """`rows` without those that have a result; these are taken out of `earlier`.
 
@@ -56,6 +60,7 @@ def unfinished(
         earlier: Results by custom_id.
         source: Name of the batch file.
         results: Name of the results file.
+        failed: Gets the lines of rows whose result is an error.
 
     Raises:
         RequestError: a result answers another request than the row with its custom_id.
@@ -70,6 +75,8 @@ def unfinished(
                 "another prompt, options or model.",
                 "Resume with the same batch file, options and model, or write to another file.",
             )
+        elif done.failed:
+            failed.append(row.line)
 
 
 def _result(line: bytes) -> tuple[str, Earlier] | None:

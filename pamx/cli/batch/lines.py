@@ -1,11 +1,12 @@
-"""The lines of a batch file as bytes, however long, whatever they hold."""
+"""The lines of a batch file as bytes, however long, whatever they hold; and their numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-LONGEST = 16 * 2**20  # bytes; more is no prompt, but a file that is not what it was taken for
+LONGEST = 16_000_000  # bytes; more is no prompt, but a file that is not what it was taken for
+_RUNS = 10  # of line numbers that a message lists
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -31,3 +32,17 @@ def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
 def count_lines(stream: BinaryIO) -> int:
     """How many lines `numbered_lines` gives."""
     return sum(1 for _ in numbered_lines(stream))
+
+
+def lines_text(numbers: Iterable[int]) -> str:
+    """Line numbers for people, neighbours together: "lines 3, 17-20 and 8 more"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    shown, rest = runs[:_RUNS], sum(len(run) for run in runs[_RUNS:])
+    parts = [f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in shown]
+    noun = "line" if sum(map(len, runs)) == 1 else "lines"
+    return f"{noun} {', '.join(parts)}" + (f" and {rest:,} more" if rest else "")

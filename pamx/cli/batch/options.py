@@ -138,5 +138,7 @@ def check_usage(ctx: typer.Context, batch: str | None, output: str | None, resum
         if name in given:
             hint = "PROMPT" if name == "prompt" else given[name]
             raise typer.BadParameter(reason, param_hint=hint)
+    if output == "":
+        raise typer.BadParameter("it is empty: name a file.", param_hint="--output")
     if resume and output in (None, "-"):
         raise typer.BadParameter("it needs --output: the file to continue.", param_hint="--resume")

@@ -54,8 +54,9 @@ class ResultFile:
         earlier: Results that were there, by custom_id.
 
     Raises:
-        RequestError: another process writes to it; or it has content and is not to be resumed;
-            or that content is something else than results.
+        RequestError: it has content and is not to be resumed, or that content is something else
+            than results; or there can be no such file.
+        PamxError: another process writes to it.
         OSError: it cannot be opened.
     """
 
@@ -65,7 +66,8 @@ class ResultFile:
         if resume and not self._regular:
             raise RequestError(f"{path} is not a file, so there is nothing in it to resume.")
         mode = os.O_RDWR if self._regular else os.O_WRONLY
-        self._file = os.open(path, mode | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        flags = mode | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(path, flags, 0o666)
         self._size = 0
         self._synced = time.monotonic()
         self.earlier: dict[str, Earlier] = {}
@@ -130,7 +132,7 @@ class ResultFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RequestError(
+            raise PamxError(
                 f"Another process is writing to {self._path}.",
                 "Wait until it has finished, or write to another file.",
             ) from None

@@ -19,6 +19,7 @@ from pamx.cli.batch.lines import LONGEST, numbered_lines
 from pamx.cli.batch.prompts import prompt_of, with_system
 from pamx.cli.batch.row import BadRow, Endpoint, Notice, Options, Row, RowEvent
 from pamx.errors import RequestError
+from pamx.sizes import bytes_text
 
 _ENDPOINTS: dict[str, Endpoint] = {
     "/v1/chat/completions": "chat",
@@ -65,7 +66,7 @@ def read_rows(
         defaults: What holds for rows that say nothing else.
 
     Raises:
-        RequestError: the file is one JSON array.
+        RequestError: the file is one JSON array, or no text.
     """
     lines = numbered_lines(stream)
     first = next(lines, None)
@@ -86,6 +87,11 @@ def _detect(name: str, first: bytes | None) -> Format:
     """The format, with AUTO left for JSON rows of either form."""
     start = (first or b"").lstrip()
     json_name = name.lower().endswith(_JSON_NAMES)
+    if b"\0" in start and not json_name:
+        raise RequestError(
+            f"{name} is not a text file: its first line has a NUL byte.",
+            "Name a file of prompts; if it is one in UTF-16, convert it: iconv -f UTF-16 -t UTF-8.",
+        )
     if re.match(rb"\[\s*(\{|$)", start):
         raise RequestError(
             f"{name} begins like one JSON array; a batch file has one row a line.",
@@ -114,7 +120,7 @@ class _Parser:
     def parse(self, number: int, line: bytes | None) -> Row:
         """Raises BadFieldError for a line that is no request."""
         if line is None:
-            raise BadFieldError(f"it is longer than {LONGEST // 2**20} MiB")
+            raise BadFieldError(f"it is longer than {bytes_text(LONGEST)}")
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from pamx.cli.batch.choices import Format, Order
 from pamx.cli.batch.earlier import unfinished
 from pamx.cli.batch.feed import Feed
 from pamx.cli.batch.interrupt import interrupt_as_event
-from pamx.cli.batch.lines import count_lines
+from pamx.cli.batch.lines import count_lines, lines_text
 from pamx.cli.batch.output import ResultFile, Stdout
 from pamx.cli.batch.progress import Progress
 from pamx.cli.batch.results import result
@@ -23,8 +23,10 @@ from pamx.cli.batch.serve import Event, Finished, Limits, Tick, serve
 from pamx.cli.batch.summary import table
 from pamx.cli.computed import computed_by
 from pamx.cli.engine_thread import EngineThread
-from pamx.cli.failures import ToldInterrupt
-from pamx.errors import RequestError
+from pamx.cli.failures import ToldInterrupt, as_given
+from pamx.cli.terminal import is_terminal, note
+from pamx.errors import PamxError, RequestError
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     from pamx.engine import Engine
@@ -72,9 +74,10 @@ def run_batch(job: Job, defaults: Defaults, load: Callable[[], Engine], label: s
         Whether every row of the file has been answered, now or earlier.
 
     Raises:
-        RequestError: a file cannot be used as asked; or a row is bad and `job.strict`.
+        RequestError: a file cannot be used as asked.
         OSError: a file cannot be read.
-        PamxError: the model cannot be loaded, or the results cannot be written.
+        PamxError: the model cannot be loaded, or the results cannot be written; or a row is bad
+            and `job.strict`.
         KeyboardInterrupt: Ctrl-C; the finished rows whose turn had come have been written.
     """
     name = "standard input" if job.file == "-" else job.file
@@ -82,15 +85,17 @@ def run_batch(job: Job, defaults: Defaults, load: Callable[[], Engine], label: s
     with _output(job) as output:
         earlier = output.earlier
         before = len(earlier)
-        failed_before = sum(one.failed for one in earlier.values())
+        failed_before: list[int] = []
         rows = _read(job, stream, name, defaults)
-        rows = unfinished(rows, earlier, name, job.output or "")
-        run = _Run(job, name, output, _progress(job, before))
+        rows = unfinished(rows, earlier, name, job.output or "", failed_before)
+        if job.file == "-" and is_terminal(sys.stdin):
+            note("Each line is a row; Ctrl-D ends.")
+        run = _Run(job, name, output, _progress(job, before, defaults.options.n))
         run.answer(Feed(rows), load, label, before)
     run.conclude(before, failed_before, len(earlier))
     if run.interrupted:
         raise ToldInterrupt
-    return not (run.progress.failed or run.progress.bad or failed_before)
+    return not (run.failed or run.bad or failed_before)
 
 
 def most_together(file: str, max_seqs: int, n: int) -> int:
@@ -116,6 +121,8 @@ class _Run:
         self._job = job
         self._name = name
         self._output = output
+        self.failed: list[int] = []  # lines of the file
+        self.bad: list[int] = []
         self._model = self._computed_by = ""
         self._ttft: list[float] = []
 
@@ -161,8 +168,14 @@ class _Run:
                     table(self.progress, seconds, stats[0], self._ttft, before, self._computed_by)
                 )
 
-    def conclude(self, before: int, failed_before: int, strangers: int) -> None:
-        """Says what the exit status alone would not."""
+    def conclude(self, before: int, failed_before: list[int], strangers: int) -> None:
+        """Says what the exit status alone would not.
+
+        Args:
+            before: Results that an earlier run left.
+            failed_before: Lines of the rows whose results are errors.
+            strangers: Results of no row in the file.
+        """
         progress, job = self.progress, self._job
         if self.interrupted:
             resumable = job.output not in (None, "-")
@@ -171,16 +184,18 @@ class _Run:
             return
         if strangers:
             verb = "belongs" if strangers == 1 else "belong"
-            what = _rows(strangers, "result")
+            what = counted(strangers, "result")
             progress.say(f"{what} in {job.output} {verb} to no row here.")
         troubles = [
-            (progress.failed, "failed"),
+            (self.failed, "failed"),
             (failed_before, "failed in an earlier run"),
-            (progress.bad, "bad"),
+            (self.bad, "bad"),
         ]
-        parts = [f"{_rows(count)} {word}" for count, word in troubles if count]
+        parts = [f"{len(at):,} {word} ({lines_text(at)})" for at, word in troubles if at]
         if parts:
-            progress.say(f"Not every row was answered: {', '.join(parts)}.")
+            count = progress.done + len(self.failed) + len(self.bad) + before - strangers
+            rows = counted(count, "row")
+            progress.say(f"Not every row was answered. Of {rows}, {', '.join(parts)}.")
         elif not (progress.done or before or job.quiet):
             progress.say(f"There are no rows in {self._name}.")
         elif not (progress.done or job.quiet):
@@ -207,25 +222,25 @@ class _Run:
                     self._ttft.append(min(one.ttft for one in event.samples if one is not None))
                 else:
                     progress.failed += 1
+                    self.failed.append(event.row.line)
+                    progress.say(f"{self._name}:{event.row.line}: {event.error.message}")
             case BadRow(line, reason):
                 progress.bad += 1
+                self.bad.append(line)
                 message = f"{self._name}:{line}: {reason}."
                 if self._job.strict:
-                    raise RequestError(message, "Mend the line; or leave out --strict to skip it.")
+                    raise PamxError(message, "Mend the line; or leave out --strict to skip it.")
                 progress.say(message)
             case Notice(line, text):
                 progress.say(f"{self._name}:{line}: {text}.")
-            case Tick(tokens):
-                progress.show(tokens)
-
-
-def _rows(count: int, noun: str = "row") -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+            case Tick():
+                progress.show(event)
 
 
 def _open(file: str) -> BinaryIO:
     if file != "-":
-        return Path(file).open("rb")
+        with as_given(file):
+            return Path(file).open("rb")
     # Not sys.stdin: a thread that still reads from it would keep Python from shutting down.
     return open(sys.stdin.fileno(), "rb", closefd=False)
 
@@ -239,16 +254,17 @@ def _output(job: Job) -> Stdout | ResultFile:
     if job.output in (None, "-"):
         return Stdout()
     path = Path(str(job.output))
-    if job.file != "-" and path.exists() and path.samefile(job.file):
-        raise RequestError(
-            f"{path} is the batch file itself.", "Give --output another file for the results."
-        )
-    return ResultFile(path, resume=job.resume)
+    with as_given(path):
+        if job.file != "-" and path.exists() and path.samefile(job.file):
+            raise RequestError(
+                f"{path} is the batch file itself.", "Give --output another file for the results."
+            )
+        return ResultFile(path, resume=job.resume)
 
 
-def _progress(job: Job, before: int) -> Progress:
+def _progress(job: Job, before: int, answers: int) -> Progress:
     total = None
     if not job.quiet and Path(job.file).is_file():
         with Path(job.file).open("rb") as stream:
             total = max(count_lines(stream) - before, 0)
-    return Progress(total, quiet=job.quiet)
+    return Progress(total, quiet=job.quiet, answers=answers)

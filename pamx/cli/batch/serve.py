@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -44,9 +44,19 @@ class Finished:
 
 @dataclass(frozen=True)
 class Tick:
-    """A step is over; `tokens` have been generated since the start."""
+    """A step is over.
+
+    Attributes:
+        tokens: Generated since the start.
+        answers: That are over.
+        wanted: Answers of all rows that have been taken up, among them those that are over.
+        rows: That have been taken up.
+    """
 
     tokens: int
+    answers: int
+    wanted: int
+    rows: int
 
 
 Event = Finished | BadRow | Notice | Tick
@@ -96,7 +106,7 @@ def serve(
                     yield from loop.step()
                 elif feed.exhausted:
                     break
-                yield Tick(loop.tokens)
+                yield loop.tick()
         finally:
             keep_stats(batch.stats())
 
@@ -119,7 +129,7 @@ class _Loop:
         self._batch = batch
         self._order = order
         self._running: dict[str, _Running] = {}
-        self.tokens = 0
+        self._tokens = self._answers = self._wanted = self._rows = 0
 
     @property
     def busy(self) -> bool:
@@ -127,6 +137,9 @@ class _Loop:
 
     def has_room(self, most: int) -> bool:
         return len(self._running) < most and self._order.held < _HELD
+
+    def tick(self) -> Tick:
+        return Tick(self._tokens, self._answers, self._wanted, self._rows)
 
     def accept(self, item: RowEvent) -> Iterator[Event]:
         """Hands a row to the engine; passes on everything else."""
@@ -140,12 +153,15 @@ class _Loop:
             yield BadRow(item.line, error.message.rstrip("."))
             yield from self._order.put(ticket, None)
             return
+        count = item.options.n
+        self._rows += 1
+        self._wanted += count
         try:
             self._submit(item, sampling)
         except PamxError as error:
+            self._answers += count
             yield from self._order.put(ticket, Finished(item, [], error))
             return
-        count = item.options.n
         self._running[item.custom_id] = _Running(
             item, ticket, [None] * count, [[] for _ in range(count)], count
         )
@@ -153,7 +169,7 @@ class _Loop:
     def step(self) -> Iterator[Event]:
         for output in self._batch.step():
             if output.token is not None:
-                self.tokens += 1
+                self._tokens += 1
                 if output.logprobs is not None:
                     at = place(self._engine.tokenizer, output.token, output.logprobs)
                     self._running[output.request_id].logprobs[output.index].append(at)
@@ -164,6 +180,8 @@ class _Loop:
         from pamx.engine.request import Request
 
         options = row.options
+        self._check_tokens("stop_token_ids", options.stop_token_ids)
+        self._check_tokens("logit_bias", options.logit_bias)
         self._batch.submit(
             Request(
                 id=row.custom_id,
@@ -178,8 +196,17 @@ class _Loop:
             )
         )
 
+    def _check_tokens(self, name: str, tokens: Iterable[int]) -> None:
+        """Raises RequestError if the field names a token that the model does not have."""
+        try:
+            if given := list(tokens):
+                self._engine.tokens(given)
+        except RequestError as error:
+            raise RequestError(f"{name}: {error.message}", error.hint) from error
+
     def _end(self, output: Output) -> Iterator[Event]:
         """One answer of a row is over."""
+        self._answers += 1
         running = self._running[output.request_id]
         running.samples[output.index] = output.completion
         running.error = running.error or output.error

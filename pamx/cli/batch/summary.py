@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pamx.cli.batch.durations import duration_text
 from pamx.cli.batch.progress import Progress
+from pamx.sizes import counted
 
 if TYPE_CHECKING:
     from pamx.engine.batch import BatchStats
@@ -39,22 +40,23 @@ def table(
         earlier: Requests that an earlier run answered.
         computed_by: What computed the model.
     """
-    requests = [f"{progress.done} done", f"{progress.failed} failed", f"{progress.bad} bad"]
-    if progress.unfinished:
-        requests.append(f"{progress.unfinished} unfinished")
-    if earlier:
-        requests.append(f"{earlier} from an earlier run")
+    parts = [(progress.done, "done"), (progress.failed, "failed"), (progress.bad, "bad")]
+    parts += [(progress.unfinished, "unfinished")] if progress.unfinished else []
+    parts += [(earlier, "from an earlier run")] if earlier else []
     tokens, done = stats.completion_tokens, progress.done
     hits = 100 * stats.cached_tokens / stats.prompt_tokens if stats.prompt_tokens else 0.0
     rows = [
-        ("Requests", ", ".join(requests)),
+        ("Requests", ", ".join(f"{count:,} {word}" for count, word in parts)),
         ("Tokens", f"{stats.prompt_tokens:,} of prompts, {tokens:,} generated"),
         ("Time", duration_text(seconds)),
-        ("Throughput", f"{tokens / seconds:.1f} tokens/s, {60 * done / seconds:.1f} requests/min"),
+        (
+            "Throughput",
+            f"{tokens / seconds:,.1f} tokens/s, {60 * done / seconds:,.1f} requests/min",
+        ),
         ("Time to first token", _percentiles(ttft)),
         ("Between tokens", _percentiles(stats.gaps)),
-        ("Prefix hit rate", f"{hits:.1f} % ({stats.cached_tokens:,} tokens)"),
-        ("Preemptions", f"{stats.preemptions}, {stats.swaps} of them swapped"),
+        ("Prefix hit rate", f"{hits:.1f} % ({counted(stats.cached_tokens, 'token')})"),
+        ("Preemptions", f"{stats.preemptions:,}, {stats.swaps:,} of them swapped"),
         ("Peak pages", f"{stats.peak_blocks:,} of {stats.num_blocks:,}"),
         ("Computed by", computed_by),
     ]

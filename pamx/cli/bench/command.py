@@ -402,15 +402,14 @@ def compare(
     Samples of two runs are not paired, and the machine may have changed in between: compare arms
     within one run where that is possible.
     """
-    from pamx.bench.compare import Comparison, compare_records, different_facts
+    from pamx.bench.compare import compare as compared
     from pamx.cli.bench import choose
     from pamx.cli.bench.deliver import deliver_comparison, delivery
 
     to = delivery(choose.form(format, json), output, plot, quiet)
     a, b = _loaded(first, "A"), _loaded(second, "B")
     try:
-        found = compare_records(a, b)
+        found = compared(a, b, (str(first), str(second)))
     except RequestError as error:
         raise typer.BadParameter(str(error), param_hint="B") from error
-    names = str(first), str(second)
-    deliver_comparison(Comparison(names, found, different_facts(a, b)), to)
+    deliver_comparison(found, to)

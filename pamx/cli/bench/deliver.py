@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import typer
 
 from pamx.cli.bench.options import Format
 from pamx.cli.bench.targets import check_target
-from pamx.cli.terminal import say, styled, write
+from pamx.cli.terminal import note, say, styled, write
 from pamx.errors import PamxError
 
 if TYPE_CHECKING:
@@ -67,9 +67,10 @@ def delivery(form: Format | None, output: Path | None, plot: Path | None, quiet:
 
 
 def deliver(record: Record, to: Delivery) -> None:
-    """Writes the report, the plot, and a table for people if the report went to a file."""
+    """Writes the report and the plot; warnings go to standard error if the report is in a file."""
     from pamx.bench.formats import as_text
     from pamx.bench.plot import draw
+    from pamx.bench.words import notes
     from pamx.cli.bench.layout import laid_out
 
     _hand_over(
@@ -77,6 +78,8 @@ def deliver(record: Record, to: Delivery) -> None:
         lambda width, styled: laid_out(record, width, styled=styled, explained=not to.quiet),
         lambda form: as_text(record, form, definitions=not to.quiet),
         lambda path: draw(record, path),
+        notes(record),
+        f" `pamx bench show {to.output}` shows it." if to.form is Format.JSON else "",
     )
 
 
@@ -84,18 +87,21 @@ def deliver_comparison(found: Comparison, to: Delivery) -> None:
     """The same for two records side by side."""
     from pamx.bench.formats import comparison_as_text
     from pamx.bench.plot import draw_comparison
-    from pamx.cli.bench.layout import drawn, sentences
+    from pamx.cli.bench.layout import report
 
-    notes = found.notes(definitions=not to.quiet)
+    definitions = [] if to.quiet else found.definitions()
 
     def table(width: int, styled: bool) -> str:
-        return "\n".join([drawn(found.table(), width, styled), *sentences(notes, width), ""])
+        return report(
+            found.heads(), [found.table()], found.notes(), definitions, width, styled=styled
+        )
 
     _hand_over(
         to,
         table,
         lambda form: comparison_as_text(found, form, definitions=not to.quiet),
         lambda path: draw_comparison(found, path),
+        [*found.heads()[2:], *found.notes()],
     )
 
 
@@ -104,6 +110,8 @@ def _hand_over(
     table: Callable[[int, bool], str],
     text: Callable[[str], str],
     draw: Callable[[Path], None],
+    warnings: Sequence[str],
+    hint: str = "",
 ) -> None:
     """Writes what was asked for.
 
@@ -111,24 +119,36 @@ def _hand_over(
         table: Of a width, styled or not.
         text: In one of the forms for programs.
         draw: Writes the plot.
+        warnings: What a person must know who does not see the report.
+        hint: How to see it.
     """
     from pamx.bench.record import write_whole
     from pamx.cli.bench.layout import PIPED, table_width
 
-    failed: PamxError | None = None
     people = to.form is Format.TABLE
-    if to.output is not None:
+    failed: PamxError | None = None
+
+    def shown() -> None:
+        # Its names are cleaned; the rest may be escape sequences of its own.
+        sys.stdout.write(table(table_width(), styled(sys.stdout)))
+        sys.stdout.flush()
+
+    if to.output is None:
+        if people:
+            shown()
+        else:
+            write(text(to.form.value))
+    else:
         try:
             write_whole(to.output, table(PIPED, False) if people else text(to.form.value))
-            say(f"Written to {to.output}.")
-        except PamxError as error:  # the table comes first: it may be all that is left
+            for warning in warnings:
+                note(warning)
+            say(f"Written to {to.output}.{hint}")
+        except PamxError as error:
+            shown()  # it may be all that is left
             failed = error
     if to.plot is not None:
         draw(to.plot)
         say(f"Drawn in {to.plot}.")
-    if people or to.output is not None:
-        write(table(table_width(), styled(sys.stdout)))
-    else:
-        write(text(to.form.value))
     if failed is not None:
         raise failed

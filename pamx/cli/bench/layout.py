@@ -15,7 +15,6 @@ from pamx.bench.words import Table, definitions, headed_table, notes
 PIPED = 100  # columns of a table that no terminal limits
 _GAP = 2
 _NARROWEST = 14  # columns that a name is folded to, at least
-_WORDS = 100  # columns of sentences, at most
 
 
 def table_width() -> int:
@@ -30,16 +29,39 @@ def laid_out(record: Record, width: int, *, styled: bool = False, explained: boo
         explained: Whether definitions of the columns follow.
     """
     tables = headed_table(record)
-    parts = [drawn(table, width, styled) for table in tables]
-    lines = notes(record)
-    if explained:
-        lines += definitions(record, tables)
-    return "\n".join([*parts, *sentences(lines, width), ""])
+    return report(
+        [],
+        tables,
+        notes(record),
+        definitions(record, tables) if explained else [],
+        width,
+        styled=styled,
+    )
+
+
+def report(
+    heads: Sequence[str],
+    tables: Sequence[Table],
+    notes: Sequence[str],
+    definitions: Sequence[str],
+    width: int,
+    *,
+    styled: bool,
+) -> str:
+    """Tables with sentences before and after them, and what their columns mean."""
+    parts = ["\n".join([*sentences(heads, width), ""])] if heads else []
+    parts += [drawn(table, width, styled) for table in tables]
+    if notes:
+        parts.append("\n".join([*sentences(notes, width), ""]))
+    if definitions:
+        heading = "\x1b[2mDefinitions\x1b[0m" if styled else "Definitions"
+        parts.append("\n".join([heading, *sentences(definitions, width), ""]))
+    return "\n".join(parts)
 
 
 def sentences(lines: Sequence[str], width: int) -> list[str]:
     """Wrapped, with the second line of each indented."""
-    width = max(20, min(width, _WORDS))
+    width = max(20, width)
     return [part for line in lines for part in textwrap.wrap(line, width, subsequent_indent="  ")]
 
 

@@ -197,7 +197,8 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FILE",
-        help="Write the report there; a .json file is kept up to date after every workload.",
+        help="Write the report there, and nothing to standard output; a .json file is kept up to "
+        "date after every workload, and `pamx bench show FILE` shows it.",
         show_default="standard output",
     ),
 ]

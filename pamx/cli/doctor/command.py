@@ -10,12 +10,12 @@ import typer
 
 from pamx.cli import options
 from pamx.cli.doctor.row import Row
-from pamx.cli.terminal import say, write_json
+from pamx.cli.terminal import say, write, write_json
 
 if TYPE_CHECKING:
     from pamx.cli.doctor.fit import Question
 
-SCHEMA_VERSION = 1  # of schema.json
+SCHEMA_VERSION = 2  # of schema.json
 _MOST_DIGITS = 40  # of a number of tokens
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red", "skip": "dim"}
 
@@ -124,10 +124,18 @@ PlanWindow = Annotated[
 PlanMla = Annotated[
     bool, typer.Option("--mla", help="With --plan: the cache is a latent one (DeepSeek's MLA).")
 ]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose",
+        "-v",
+        help="With --model: also what each layer keeps, and how attention will be cut into work.",
+    ),
+]
 
 # The options of each use, beside --json; those of "" go without --model and --plan.
 _USES = {
-    "--model": {"model", "context", "batch", "compute", "kv_dtype", "offline"},
+    "--model": {"model", "context", "batch", "compute", "kv_dtype", "offline", "verbose"},
     "--plan": {
         "plan", "heads", "context", "cores", "batch", "new", "block_size", "dtype", "family",
         "window", "mla",
@@ -155,13 +163,15 @@ def doctor(
     family: PlanFamily = None,
     window: PlanWindow = None,
     mla: PlanMla = False,
+    verbose: Verbose = False,
     json: options.Json = False,
 ) -> None:
     """Check this machine, or whether a model fits, or explain a plan.
 
     Nothing is changed, and nothing but the Hugging Face Hub is contacted: to see whether it
-    answers, and for the sizes of a model that is not here. Exit status 1 if something failed or
-    the model does not fit; a warning is no failure without --strict.
+    answers, and for the sizes of a model that is not here. Sizes are decimal: 1 MB is a million
+    bytes. Exit status 1 if something failed or the model does not fit; a warning is no failure
+    without --strict.
     """
     _check_usage(ctx, "--plan" if plan else "--model" if model is not None else "")
     if plan:
@@ -178,7 +188,8 @@ def doctor(
 
         kind = None if compute is None else compute.value
         tokens = None if context is None else _tokens(context)
-        _show_fit(Question(model, tokens, batch, kind, kv_dtype.value, _offline(offline)), json)
+        asked = Question(model, tokens, batch, kind, kv_dtype.value, _offline(offline))
+        _show_fit(asked, verbose, json)
     else:
         _show_checks(check or [], strict, _offline(offline), json)
 
@@ -196,12 +207,23 @@ def _check_usage(ctx: typer.Context, use: str) -> None:
 
 
 def _tokens(text: str) -> int:
-    if len(text) > _MOST_DIGITS or not text.isdecimal() or int(text) < 1:
-        shown = text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
+    from pamx.native.step_limits import LONGEST_CONTEXT
+
+    if not text.isdecimal() or not text.isascii() or not text.strip("0"):
         raise typer.BadParameter(
-            f"with --model it is one number of at least 1, not {shown!r}.", param_hint="--context"
+            f"with --model it is one number of at least 1, not {_cut(text)!r}.",
+            param_hint="--context",
+        )
+    if len(text.lstrip("0")) > _MOST_DIGITS or int(text) > LONGEST_CONTEXT:
+        raise typer.BadParameter(
+            f"a sequence has at most {LONGEST_CONTEXT:,} tokens, not {_cut(text)}.",
+            param_hint="--context",
         )
     return int(text)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
 
 
 def _offline(asked: bool) -> bool:
@@ -214,6 +236,7 @@ def _offline(asked: bool) -> bool:
 
 def _show_checks(wanted: list[str], strict: bool, offline: bool, json: bool) -> None:
     from pamx.cli.doctor.checks import IDS, run_checks
+    from pamx.cli.doctor.summary import closing, counts, verdict
 
     if unknown := [name for name in wanted if name not in IDS]:
         raise typer.BadParameter(
@@ -227,11 +250,15 @@ def _show_checks(wanted: list[str], strict: bool, offline: bool, json: bool) -> 
             {
                 "schema_version": SCHEMA_VERSION,
                 "ok": not failed,
+                "summary": counts(rows),
+                "verdict": "" if wanted else verdict(rows),
                 "checks": [asdict(row) for row in rows],
             }
         )
     else:
         _table(rows)
+        if not wanted:
+            write(f"\n{closing(rows)}\n")
     if failed:
         if not json:
             say(f"Failed: {', '.join(failed)}.")
@@ -245,7 +272,7 @@ def _table(rows: list[Row]) -> None:
     show((), cells, [_STYLES[row.status] for row in rows], whole=2)
 
 
-def _show_fit(question: Question, json: bool) -> None:
+def _show_fit(question: Question, verbose: bool, json: bool) -> None:
     from pamx.cli.doctor.isolated import fit_in_child
 
     fit = fit_in_child(question)
@@ -254,6 +281,6 @@ def _show_fit(question: Question, json: bool) -> None:
     else:
         from pamx.cli.doctor.fit_report import show_fit
 
-        show_fit(fit)
+        show_fit(fit, verbose)
     if not fit.fits:
         raise typer.Exit(1)

@@ -14,8 +14,8 @@ from pamx.cli.doctor.machine import output_of
 from pamx.cli.doctor.metal import check_metal
 from pamx.cli.doctor.row import Row
 from pamx.cli.doctor.software import installed_version
-from pamx.cli.sizes import bytes_text
 from pamx.errors import NativeError
+from pamx.sizes import bytes_text
 
 if TYPE_CHECKING:
     from pamx.native.selftest import KernelTest
@@ -80,7 +80,8 @@ def check_blas() -> Row:
             library()  # its worker pool serves the products from now on
         threads = blas.threads()
         noun = "thread" if threads == 1 else "threads"
-        message = f"{blas.reason[:-1]}, on {threads} {noun}: {blas.version}."
+        name = " ".join(blas.version.split()[:2])  # what follows is how it was built
+        message = f"{blas.reason[:-1]}, on {threads} {noun}: {name}."
         return Row("blas", "ok", message, value | {"threads": threads})
     reason = blas.reason if blas.library is None else "MLX does not call OpenBLAS."
     message = f"MLX multiplies dense float32 matrices with its own BLAS, slower. {reason}"
@@ -170,8 +171,8 @@ def check_compute() -> Row:
             return Row("compute", "ok", message, value)
         return Row("compute", "warn", f"Slow: {message}", value, _native_hint())
     message = (
-        "Models run fast: native kernels, layers fused where they are understood. --verbose says "
-        "what each layer of a model got; --compute exact or mlx chooses."
+        "Models run in mode fast: native kernels, layers fused where they are understood. "
+        "`pamx generate --verbose` says what each layer of a model got; --compute chooses a mode."
     )
     return Row("compute", "ok", message, {"mode": "fast", "reason": backend.reason})
 
@@ -212,9 +213,19 @@ def check_self_test_blocks_exact() -> Row:
 
 
 def check_shaders() -> Row:
+    from pamx.native import shaders
+
     if sys.platform != "darwin":
-        return Row("shaders", "skip", "Metal shaders are compiled on macOS.")
-    return Row("shaders", "skip", "This version's native kernels are for the CPU.")
+        return Row("shaders", "skip", "Metal shaders are for Macs.")
+    place = shaders.folder()
+    if place is None:
+        message = "This installation has no shaders: MLX's own operations serve the GPU."
+        return Row("shaders", "warn", message, None, "Install pamx again with pip.")
+    compiled = shaders.metallib(place)
+    value = {"folder": str(place), "compiled": None if compiled is None else str(compiled)}
+    if compiled is None:
+        return Row("shaders", "ok", f"{place}; the system compiles them at first use.", value)
+    return Row("shaders", "ok", f"Compiled at installation: {compiled}.", value)
 
 
 _NOT_IN_USE = "The native kernels are not in use."

@@ -16,7 +16,7 @@ from multiprocessing.context import SpawnProcess
 from typing import TYPE_CHECKING
 
 from pamx.cli.doctor.row import Row, guarded
-from pamx.errors import ModelError, PamxError, RequestError
+from pamx.errors import ModelError, PamxError
 
 if TYPE_CHECKING:
     from pamx.cli.doctor.fit import Fit, Question
@@ -66,11 +66,11 @@ _FIX = (
 
 
 def fit_in_child(question: Question) -> Fit:
-    """`fit.answer` in a process whose memory is that of a model's and no more.
+    """`fit_answer.answer` in a process whose memory is that of a model's and no more.
 
     Raises:
-        ModelError: as `fit.answer`, or the process ended.
-        RequestError: as `fit.answer`.
+        ModelError: as `fit_answer.answer`, or the process ended.
+        RequestError: as `fit_answer.answer`.
     """
     child, receiver = _start(_run_fit, question)
     try:
@@ -86,7 +86,7 @@ def fit_in_child(question: Question) -> Fit:
         child.kill()
     if isinstance(found, tuple):
         kind, message, hint = found
-        raise {"RequestError": RequestError}.get(kind, ModelError)(message, hint)
+        raise kind(message, hint)
     answer: Fit = found
     return answer
 
@@ -126,12 +126,12 @@ def _run_checks(sender: Connection, names: list[str]) -> None:
 
 
 def _run_fit(sender: Connection, question: Question) -> None:
-    from pamx.cli.doctor.fit import answer
+    from pamx.cli.doctor.fit_answer import answer
 
     try:
         sender.send(answer(question))
     except PamxError as error:
-        sender.send((type(error).__name__, error.message, error.hint))
+        sender.send((type(error), error.message, error.hint))
     except Exception as error:
         what = f"{type(error).__name__}: {error}".rstrip(": .")
-        sender.send(("ModelError", f"The model cannot be looked at: {what}.", ""))
+        sender.send((ModelError, f"The model cannot be looked at: {what}.", ""))

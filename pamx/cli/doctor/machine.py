@@ -10,8 +10,9 @@ from pathlib import Path
 import psutil
 
 from pamx.cli.doctor.row import Row
-from pamx.cli.sizes import bytes_text
+from pamx.native.caches import cache_sizes
 from pamx.native.threads import usable_cpus
+from pamx.sizes import bytes_text
 
 _LOW_MEMORY = 1 << 30
 _X86_WANTED = ("avx2", "fma", "f16c")
@@ -57,7 +58,7 @@ def check_instruction_set() -> Row:
 
 
 def check_caches() -> Row:
-    found = _cache_sizes()
+    found = cache_sizes()
     if not found:
         return Row("cpu-caches", "skip", "This system does not tell.")
     text = ", ".join(f"{name} {bytes_text(size)}" for name, size in found.items())
@@ -94,25 +95,6 @@ def check_memory_limit() -> Row:
         fix = "Give the container more memory, or end other programs in it."
         return Row("memory-limit", "warn", f"{message}.", value, fix)
     return Row("memory-limit", "ok", f"{message}.", value)
-
-
-def _cache_sizes() -> dict[str, int]:
-    """Bytes of each cache that a core sees, by level, such as "L2"."""
-    if sys.platform == "darwin":
-        names = {"L1": "hw.perflevel0.l1dcachesize", "L2": "hw.perflevel0.l2cachesize"}
-        sizes = {level: output_of("sysctl", "-n", name).strip() for level, name in names.items()}
-        return {level: int(text) for level, text in sizes.items() if text.isdecimal()}
-    found = {}
-    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            kind, level = ((index / n).read_text().strip() for n in ("type", "level"))
-            size = (index / "size").read_text().strip()
-            units = {"K": 1 << 10, "M": 1 << 20}
-            if kind != "Instruction":
-                found[f"L{level}"] = int(size.rstrip("KM")) * units.get(size[-1:], 1)
-        except (OSError, ValueError):
-            continue
-    return found
 
 
 def _chip() -> str:

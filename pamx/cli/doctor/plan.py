@@ -12,14 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from pamx.cli.doctor.plan_text import for_people
 from pamx.cli.terminal import write_json
+from pamx.errors import NativeError
+from pamx.native.step_limits import (
+    LONGEST_CONTEXT,
+    MOST_HEADS,
+    MOST_QUERY_TOKENS,
+    against_head,
+)
 
 if TYPE_CHECKING:
     from pamx.native.gpu_plan import GpuAttentionPlan
 
-_LARGEST = 1 << 30
-_MOST = {"--cores": 1 << 20, "--window": _LARGEST, "--new": 1 << 24}
+_MOST = {"--cores": 1 << 20, "--window": LONGEST_CONTEXT, "--new": MOST_QUERY_TOKENS}
 _BLOCK_SIZES = (8, 16, 32)
+_LARGEST_HEAD = 256  # that pages hold
+_LARGEST_LATENT = 512
+_MOST_DIGITS = 40
 
 
 @dataclass(frozen=True)
@@ -61,94 +71,138 @@ def explain(question: Question, json: bool) -> None:
     from pamx.native.gpu_plan import Gpu, plan_gpu_attention
     from pamx.native.plan import plan_cpu_attention
 
-    geometry = _numbers("--heads", question.heads, (3, 4))
-    heads, kv_heads, k_dim, v_dim = geometry if len(geometry) == 4 else (*geometry, geometry[2])
-    if heads % kv_heads:
-        raise typer.BadParameter(
-            f"{heads} query heads are not a multiple of {kv_heads} KV heads.", param_hint="--heads"
-        )
+    heads, kv_heads, k_dim, v_dim = _geometry(question)
     _check_sizes(question)
-    context = _numbers("--context", question.context)
-    if len(context) == 1:
-        context *= question.batch
-    elif question.batch not in (1, len(context)):
-        raise typer.BadParameter(
-            f"it says {question.batch} sequences, --context {len(context)}.", param_hint="--batch"
-        )
-    if min(context) < question.new:
-        raise typer.BadParameter(
-            f"a sequence of {min(context)} tokens has no {question.new} new ones.",
-            param_hint="--new",
-        )
+    context = _context(question)
     if question.family is not None and not re.fullmatch(r"applegpu_g\d+[a-z]", question.family):
-        raise typer.BadParameter(
-            f"{question.family!r} is no architecture; one is applegpu_g15g.", param_hint="--family"
-        )
+        raise _wrong("--family", f"{question.family!r} is no architecture; one is applegpu_g15g.")
     new = [question.new] * len(context)
     gpu = Gpu(question.cores or _cores_here(), question.family or "")
-    planned = plan_gpu_attention(
-        heads,
-        kv_heads,
-        k_dim,
-        v_dim,
-        new,
-        context,
-        gpu=gpu,
-        block_size=question.block_size,
-        dtype=question.dtype,
-        window=question.window,
-        mla=question.mla,
-    )
     cpu = None
-    if question.cores is None and not question.mla:
-        cpu = plan_cpu_attention(
+    try:
+        planned = plan_gpu_attention(
             heads,
             kv_heads,
             k_dim,
             v_dim,
             new,
             context,
-            window=question.window,
+            gpu=gpu,
             block_size=question.block_size,
+            dtype=question.dtype,
+            window=question.window,
+            mla=question.mla,
         )
+        if question.cores is None and not question.mla:
+            cpu = plan_cpu_attention(
+                heads,
+                kv_heads,
+                k_dim,
+                v_dim,
+                new,
+                context,
+                window=question.window,
+                block_size=question.block_size,
+            )
+    except NativeError as error:  # the library's own begin like a clause
+        message = for_people(error.message)
+        raise NativeError(f"{message[0].upper()}{message[1:]}", error.hint) from error
     if json:
         write_json({"gpu": _gpu_json(planned), "cpu": None if cpu is None else asdict(cpu)})
         return
     from pamx.cli.tables import show
 
-    texts = [("GPU", planned.text)] + ([("this CPU", cpu.text)] if cpu else [])
+    texts = [("on a GPU", planned.text)] + ([("on this CPU", cpu.text)] if cpu else [])
     for number, (title, text) in enumerate(texts):
         if number:
             typer.echo()
-        rows = [line.partition(": ")[::2] for line in text.splitlines()]
+        rows = [line.partition(": ")[::2] for line in for_people(text).splitlines()]
         show((title, "plan"), rows)
+
+
+def _geometry(question: Question) -> tuple[int, int, int, int]:
+    """Query heads, KV heads, and the sizes of keys and values."""
+    numbers = _numbers("--heads", question.heads, "query heads, KV heads and head size")
+    if len(numbers) not in (3, 4):
+        raise _wrong("--heads", f"it is 3 or 4 numbers, such as 32,8,128, not {len(numbers)}.")
+    heads, kv_heads, k_dim = numbers[:3]
+    v_dim = numbers[-1]
+    if heads > MOST_HEADS:
+        raise _wrong("--heads", f"a layer has at most {MOST_HEADS:,} query heads, not {heads:,}.")
+    if heads % kv_heads:
+        raise _wrong(
+            "--heads", f"{heads:,} query heads are not a multiple of {kv_heads:,} KV heads."
+        )
+    if question.mla:
+        if kv_heads != 1:
+            raise _wrong("--heads", f"with --mla there is 1 KV head, not {kv_heads:,}.")
+        sizes = {v_dim: "latent part", k_dim - v_dim: "rotary part"}
+        for size, name in sizes.items():
+            if against_head(size, _LARGEST_LATENT):
+                raise _wrong(
+                    "--heads",
+                    "with --mla a key is a latent part, the value's size, and a rotary part, each "
+                    f"a multiple of 8 up to {_LARGEST_LATENT}, but the {name} would have {size:,}.",
+                )
+        return heads, kv_heads, k_dim, v_dim
+    for size in (k_dim, v_dim):
+        if why := against_head(size, _LARGEST_HEAD):
+            raise _wrong("--heads", f"{why}, not {size:,}.")
+    return heads, kv_heads, k_dim, v_dim
+
+
+def _context(question: Question) -> list[int]:
+    """Tokens of each sequence."""
+    context = _numbers("--context", question.context, "numbers of tokens")
+    if max(context) > LONGEST_CONTEXT:
+        raise _wrong(
+            "--context",
+            f"a sequence has at most {LONGEST_CONTEXT:,} tokens, not {max(context):,}.",
+        )
+    if len(context) == 1:
+        context *= question.batch
+    elif question.batch not in (1, len(context)):
+        raise _wrong(
+            "--batch", f"it says {question.batch:,} sequences, --context {len(context):,}."
+        )
+    if min(context) < question.new:
+        raise _wrong(
+            "--new", f"a sequence of {min(context):,} tokens has no {question.new:,} new ones."
+        )
+    if question.new * len(context) > MOST_QUERY_TOKENS:
+        raise _wrong(
+            "--new",
+            f"a step has at most {MOST_QUERY_TOKENS:,} new tokens, not "
+            f"{question.new * len(context):,}.",
+        )
+    return context
 
 
 def _check_sizes(question: Question) -> None:
     given = {"--cores": question.cores, "--window": question.window, "--new": question.new}
     for option, number in given.items():
         if number is not None and number > _MOST[option]:
-            raise typer.BadParameter(
-                f"{number} is more than {_MOST[option]}, the most that is planned for.",
-                param_hint=option,
+            raise _wrong(
+                option, f"the most that is planned for is {_MOST[option]:,}, not {number:,}."
             )
     if question.block_size not in _BLOCK_SIZES:
-        raise typer.BadParameter(
-            f"a block has 8, 16 or 32 tokens, not {question.block_size}.",
-            param_hint="--block-size",
+        raise _wrong(
+            "--block-size", f"a block has 8, 16 or 32 tokens, not {question.block_size:,}."
         )
 
 
-def _numbers(option: str, text: str, counts: tuple[int, ...] = ()) -> list[int]:
+def _numbers(option: str, text: str, wanted: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    right = all(re.fullmatch("[0-9]{1,10}", part) for part in parts)
-    right = right and all(1 <= int(part) < _LARGEST for part in parts)
-    if not right or (counts and len(parts) not in counts):
-        wanted = "query heads, KV heads and head size" if counts else "numbers of tokens"
-        raise typer.BadParameter(
-            f"{text!r} is not {wanted}, separated by commas.", param_hint=option
+    if not all(re.fullmatch(f"[0-9]{{1,{_MOST_DIGITS}}}", part) and int(part) for part in parts):
+        shown = text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
+        raise _wrong(
+            option, f"{shown!r} is not {wanted}: whole numbers of at least 1, with commas."
         )
     return [int(part) for part in parts]
+
+
+def _wrong(option: str, why: str) -> typer.BadParameter:
+    return typer.BadParameter(why, param_hint=option)
 
 
 def _cores_here() -> int | None:

@@ -11,7 +11,8 @@ from pamx.cli.doctor.row import Row
 
 def check_python() -> Row:
     name = f"{platform.python_implementation()} {platform.python_version()}"
-    return Row("python", "ok", f"{name}, {sys.executable}.", platform.python_version())
+    value = {"version": platform.python_version(), "path": sys.executable}
+    return Row("python", "ok", f"{name}, {sys.executable}.", value)
 
 
 def check_pamx() -> Row:

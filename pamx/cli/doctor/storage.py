@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pamx.cli.doctor.row import Row
-from pamx.cli.sizes import bytes_text
+from pamx.sizes import bytes_text
 
 _LOW_DISK = 2 << 30
 _PATIENCE = 2.0  # seconds that the Hub has to answer
