@@ -6,6 +6,7 @@ layer's pool; the pools themselves are in `pamx.kv.pool`.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 
@@ -16,6 +17,9 @@ BLOCK_SIZES = (8, 16, 32)
 
 class BlockManager:
     """A fixed number of blocks with a free list and reference counts.
+
+    Any thread may call it at any moment: a sequence that is dropped gives its blocks back on the
+    thread that happens to collect it.
 
     Args:
         num_blocks: Blocks in the pool; the number never changes.
@@ -33,6 +37,7 @@ class BlockManager:
         self._free = list(range(num_blocks - 1, -1, -1))
         self._references = [0] * num_blocks
         self._reclaimers: list[Callable[[int], int]] = []
+        self._lock = threading.RLock()  # taken again when a collection falls into a call
 
     @property
     def num_free(self) -> int:
@@ -58,19 +63,20 @@ class BlockManager:
         """
         if count < 0:
             raise ValueError(f"cannot allocate {count} blocks")
-        for reclaim in tuple(self._reclaimers):  # a collected batch takes its own out
+        with self._lock:
+            for reclaim in tuple(self._reclaimers):  # a collected batch takes its own out
+                if count > len(self._free):
+                    reclaim(count - len(self._free))
             if count > len(self._free):
-                reclaim(count - len(self._free))
-        if count > len(self._free):
-            raise OutOfBlocksError(
-                f"{count} more blocks of {self.block_size} tokens are needed, and "
-                f"{len(self._free)} of {self.num_blocks} are free."
-            )
-        # One by one: a collected sequence may give its blocks back at any moment in between.
-        taken = [self._free.pop() for _ in range(count)]
-        for block in taken:
-            self._references[block] = 1
-        return taken
+                raise OutOfBlocksError(
+                    f"{count} more blocks of {self.block_size} tokens are needed, and "
+                    f"{len(self._free)} of {self.num_blocks} are free."
+                )
+            # One by one: a collected sequence may give its blocks back at any moment in between.
+            taken = [self._free.pop() for _ in range(count)]
+            for block in taken:
+                self._references[block] = 1
+            return taken
 
     def add_reclaimer(self, reclaim: Callable[[int], int]) -> None:
         """Before an allocation fails, asks `reclaim` to release that many blocks, if it can."""
@@ -82,25 +88,27 @@ class BlockManager:
     def retain(self, blocks: Iterable[int]) -> None:
         """Adds one reference to each of `blocks`, which must be in use."""
         blocks = list(blocks)
-        for block in blocks:
-            self._check_used(block)
-        for block in blocks:
-            self._references[block] += 1
+        with self._lock:
+            for block in blocks:
+                self._check_used(block)
+            for block in blocks:
+                self._references[block] += 1
 
     def release(self, blocks: Iterable[int]) -> list[int]:
         """Drops one reference from each of `blocks`; returns those that became free."""
         blocks = list(blocks)
-        for block, times in Counter(blocks).items():
-            self._check_used(block)
-            if times > self._references[block]:
-                raise ValueError(f"block {block} has {self._references[block]} references")
-        freed = []
-        for block in blocks:
-            self._references[block] -= 1
-            if self._references[block] == 0:
-                self._free.append(block)
-                freed.append(block)
-        return freed
+        with self._lock:
+            for block, times in Counter(blocks).items():
+                self._check_used(block)
+                if times > self._references[block]:
+                    raise ValueError(f"block {block} has {self._references[block]} references")
+            freed = []
+            for block in blocks:
+                self._references[block] -= 1
+                if self._references[block] == 0:
+                    self._free.append(block)
+                    freed.append(block)
+            return freed
 
     def _check_used(self, block: int) -> None:
         if not 0 <= block < self.num_blocks or self._references[block] == 0:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 import weakref
 
 import pytest
@@ -207,3 +209,33 @@ class Pages(RuleBasedStateMachine):
 
 
 TestPages = Pages.TestCase
+
+
+def test_threads_never_get_one_block_twice_or_lose_one() -> None:
+    """A dropped sequence is collected on whichever thread that happens."""
+    manager = BlockManager(60, 16)
+    failed: list[Exception] = []
+
+    def take_and_give_back() -> None:
+        try:
+            for _ in range(20_000):
+                try:
+                    blocks = manager.allocate(25)
+                except OutOfBlocksError:
+                    continue
+                manager.release(blocks)
+        except Exception as error:
+            failed.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-9)
+    try:
+        threads = [threading.Thread(target=take_and_give_back) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not failed
+    assert sorted(manager.allocate(60)) == list(range(60))
