@@ -19,7 +19,7 @@ from pamx.bench.plain import visible
 from pamx.bench.record import Record
 from pamx.bench.statistics import FASTER, SLOWER, TOO_FEW, equality_margin
 from pamx.bench.words import IN_TABLES, above, comparison_words, machine, metric_spread, subject
-from pamx.errors import RequestError
+from pamx.errors import PamxError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,11 +44,11 @@ def record_figure(record: Record) -> Figure:
     """All charts of a record.
 
     Raises:
-        RequestError: it has no figures to draw.
+        PamxError: it has no figures to draw.
     """
     cells = _drawn(record)
     if not cells:
-        raise RequestError("There is no valid figure to draw.", "See the report for the reasons.")
+        raise PamxError("There is no valid figure to draw.", "See the report for the reasons.")
     if record["kind"] == "replay":
         figure = _replay_figure(cells)
     elif len({c["context"] for c in cells}) == 1:
@@ -451,13 +451,13 @@ def comparison_figure(found: Comparison) -> Figure:
     """Two records side by side: a point with its interval for each ratio, a panel a figure.
 
     Raises:
-        RequestError: there is no ratio to draw.
+        PamxError: there is no ratio to draw.
     """
     ratios = [
         c for c in found.ratios if c["ratio"] is not None and BY_NAME[c["metric"]] in IN_TABLES
     ]
     if not ratios:
-        raise RequestError("There is no ratio to draw.", "Neither run has samples.")
+        raise PamxError("There is no ratio to draw.", "Neither run has samples.")
     from matplotlib.figure import Figure
 
     metrics = list(dict.fromkeys(c["metric"] for c in ratios))

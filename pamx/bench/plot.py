@@ -35,7 +35,7 @@ def draw(record: Record, path: Path) -> None:
 
     Raises:
         PamxError: matplotlib is missing, or the file cannot be written.
-        RequestError: the record has no figures to draw.
+        PamxError: the record has no figures to draw.
     """
     check_available()
     from pamx.bench.charts import record_figure
@@ -47,7 +47,7 @@ def draw_comparison(found: Comparison, path: Path) -> None:
     """The same for two records side by side.
 
     Raises:
-        PamxError, RequestError: as `draw`.
+        PamxError: as `draw`.
     """
     check_available()
     from pamx.bench.charts import comparison_figure

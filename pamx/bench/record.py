@@ -105,10 +105,13 @@ def load(path: Path) -> Record:
         DamagedError: it is JSON no more, or something in it is missing or cannot be.
         OSError: it cannot be read.
     """
+    text = path.read_bytes()
     try:
-        value = json.loads(path.read_bytes(), parse_constant=finite, parse_float=finite)
+        value = json.loads(text, parse_constant=finite, parse_float=finite)
     except (ValueError, RecursionError) as error:
-        raise DamagedError(path, f"it is not JSON ({error})") from error
+        if text.lstrip()[:1] == b"{":
+            raise DamagedError(path, f"it is not JSON ({error})") from error
+        value = None
     if not isinstance(value, dict) or "schema_version" not in value:
         raise RequestError(
             f"{path} is no record of a benchmark.",

@@ -35,16 +35,6 @@ def unicode_texts(values: list[str] | None) -> list[str] | None:
     return values
 
 
-def finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a finite number.")
-    return value
-
-
-def finite_or_none(value: float | None) -> float | None:
-    return None if value is None else finite(value)
-
-
 def seed_of_64_bits(value: int | None) -> int | None:
     if value is not None and value >= 2**64:
         raise typer.BadParameter(f"{value} has more than 64 bits.")
@@ -58,6 +48,7 @@ def number(
     least: float | None = None,
     above: float | None = None,
     most: float | None = None,
+    show_default: bool | str = True,
 ) -> Any:
     """An option that takes a finite number in a range, which its help says too.
 
@@ -69,6 +60,7 @@ def number(
         help: Without the range.
         least: At least this; or `above`: more than this.
         most: At most this.
+        show_default: Whether help shows the default; a text says it in words.
     """
     parts = [f"at least {least:g}"] if least is not None else []
     parts += [f"more than {above:g}"] if above is not None else []
@@ -89,7 +81,11 @@ def number(
         return value
 
     return typer.Option(
-        *names, metavar=metavar, help=f"{help} {bounds.capitalize()}.", callback=check
+        *names,
+        metavar=metavar,
+        help=f"{help} {bounds.capitalize()}.",
+        show_default=show_default,
+        callback=check,
     )
 
 

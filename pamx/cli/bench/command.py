@@ -16,9 +16,9 @@ from pamx.cli.bench.last import last_run
 from pamx.cli.bench.progress import Progress
 from pamx.cli.bench.signals import EndedError, ending_signals
 from pamx.cli.bench.targets import check_target, fault
-from pamx.cli.failures import FAILED, ToldInterrupt
+from pamx.cli.failures import FAILED, ToldInterrupt, as_given
 from pamx.cli.terminal import note, say
-from pamx.errors import ModelError, PamxError, RequestError
+from pamx.errors import NotAModelError, PamxError, RequestError
 
 if TYPE_CHECKING:
     from pamx.bench.record import Record
@@ -172,7 +172,7 @@ def _fetched(model: Any) -> Path:
 
     try:
         return models.fetch(model.name, revision=model.revision)
-    except ModelError as error:
+    except NotAModelError as error:
         hint = "--model" if model.revision is None else "--model and --revision"
         raise typer.BadParameter(str(error), param_hint=hint) from error
 
@@ -228,13 +228,9 @@ def _arrivals(
 
     if trace is not None:
         try:
-            with trace.open("rb") as stream:
+            with as_given(trace), trace.open("rb") as stream:
                 lines = iter(lambda: stream.readline(LONGEST_LINE + 1), b"")
                 return read_trace(lines, str(trace))
-        except OSError as error:
-            raise typer.BadParameter(
-                f"{trace}: {error.strerror or error}.", param_hint="--trace"
-            ) from error
         except RequestError as error:
             raise typer.BadParameter(str(error), param_hint="--trace") from error
     assert pattern is not None
@@ -359,11 +355,8 @@ def _loaded(path: Path, option: str = "FILE") -> Record:
     from pamx.bench.record import load
 
     try:
-        return load(path)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"{path}: {error.strerror or error}.", param_hint=option
-        ) from error
+        with as_given(path):
+            return load(path)
     except RequestError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 

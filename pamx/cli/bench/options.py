@@ -84,26 +84,25 @@ Control = Annotated[
 ]
 Time = Annotated[
     float | None,
-    typer.Option(
+    options.number(
         "--time",
-        min=0.0,
         metavar="SECONDS",
         help="Stop after this long, loading aside. How long verdicts take is said after the first "
         "warm-up. A verdict needs three rounds, in each of which every arm has two turns; a "
         "workload that has no room for them is left to --resume. Only the first one is measured in "
         "any case, and by what fits.",
+        least=0,
         show_default="as long as verdicts need, from 2 to 10 minutes",
-        callback=options.finite_or_none,
     ),
 ]
 Precision = Annotated[
     float,
-    typer.Option(
-        min=0.1,
-        max=100.0,
+    options.number(
+        "--precision",
         metavar="PERCENT",
         help="Stop repeating before --time is over where intervals reach no further than this.",
-        callback=options.finite,
+        least=0.1,
+        most=100,
     ),
 ]
 Slo = Annotated[
