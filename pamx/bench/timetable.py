@@ -23,6 +23,8 @@ _STEP, _SEQUENCE = 6, 2
 _TWICE = 2048
 # A machine is never as quick throughout as in its best moment.
 _SPARE = 1.2
+# Three rounds are the fewest for a verdict, and twice as many often what it takes to tell.
+_GENEROUS = 2.0
 
 
 def work(workload: Workload) -> float:
@@ -46,7 +48,8 @@ class Timetable:
     """Verdicts for as many workloads as possible; what is left over is shared out by work.
 
     Args:
-        seconds: For all, from now; None: what the verdicts need, within UNASKED and MOST_UNASKED.
+        seconds: For all, from now; None: twice what the verdicts need, within UNASKED and
+            MOST_UNASKED.
         left: Work of each workload that is to be measured, by its id.
         tell: Told how long it will take, once that is known.
         clock: Tells the time.
@@ -133,7 +136,7 @@ class Timetable:
         if self._given is not None:
             return
         left = mine + sum(self._needs(name) for name in self._left)
-        wanted = self._clock() - self._begin + _SPARE * left
+        wanted = self._clock() - self._begin + _GENEROUS * left
         end = self._begin + min(MOST_UNASKED, max(UNASKED, wanted))
         self._end = end if self._end is None else max(self._end, end)
 

@@ -142,7 +142,7 @@ def test_without_time_for_one_verdict_the_first_is_measured_alone() -> None:
     ("pace", "end", "said"),
     [
         (1e-4, 120, None),
-        (2e-3, 1.2 * sum(needed(2e-3, w) for w in SHAPES), "this run goes on for up to"),
+        (2e-3, 2 * sum(needed(2e-3, w) for w in SHAPES), "this run goes on for up to"),
         (10e-3, 600, "a run without --time ends after 10 minutes, which is enough for 64x1, 64x4"),
     ],
 )

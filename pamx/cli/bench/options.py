@@ -92,7 +92,7 @@ Time = Annotated[
         "workload that has no room for them is left to --resume. Only the first one is measured in "
         "any case, and by what fits.",
         least=0,
-        show_default="as long as verdicts need, from 2 to 10 minutes",
+        show_default="twice what verdicts need, from 2 to 10 minutes",
     ),
 ]
 Precision = Annotated[
