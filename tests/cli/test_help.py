@@ -102,7 +102,7 @@ def _usage_errors() -> Iterator[tuple[list[str], str]]:
     yield ["generate", "hi", "--max-tokens", "0"], "'--max-tokens': it must be at least 1."
     yield ["generate", "hi", "--max-tokens", "many"], "it must be a whole number."
     yield ["bench", "--time", "long"], "'--time': it must be a number."
-    yield ["bench", "--precision", "101"], "it must be at most 100."
+    yield ["bench", "--precision", "101"], "it is 101; it must be a number, at least 0.1"
     yield ["doctor", "--batch", "1.5"], "it must be a whole number."
     yield ["generate", "one", "two"], "Nothing is expected here: two"
     yield ["generate", "hi", "--temp", "-1"], "--temp"
