@@ -227,9 +227,8 @@ class BatchEngine(Closing):
         self._news: list[Output] = []  # for the next step to return
         self._broken_off = False
         # Also for a batch that nobody closes: its pages would be lost to the others.
-        self._give_back = weakref.finalize(
-            self, _give_back, paged.manager, self._scheduler, self._index, self._swap
-        )
+        self._held = paged.manager, self._scheduler, self._index, self._swap, self._answers
+        self._finalizer = weakref.finalize(self, _give_back, *self._held)
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -290,8 +289,8 @@ class BatchEngine(Closing):
             number = next(self._numbers)
             answer = self._new_answer(request, 0, list(request.prompt), arrival.limit, number)
             answer.submitted = arrival.submitted
-            self._scheduler.add(answer.sequence)
             self._answers[answer.sequence] = answer
+            self._scheduler.add(answer.sequence)
             self._arrivals.popleft()
         while self._cancelled:
             request_id = self._cancelled.popleft()
@@ -500,9 +499,9 @@ class BatchEngine(Closing):
             other.submitted = answer.submitted
             other.cached_tokens = len(request.prompt)
             other.sequence.started = True
+            self._answers[other.sequence] = other
             self._scheduler.fork(sequence, other.sequence)
             other.sequence.in_flight += 1
-            self._answers[other.sequence] = other
             others.append(other)
         return others
 
@@ -648,17 +647,17 @@ class BatchEngine(Closing):
     def close(self) -> None:
         """Ends every request and gives all pages back. Idempotent."""
         with self._gate.alone:
-            if self._running is not None:
-                mx.eval(self._running.arrays())
-                self._running = None
             with self._door:
                 self._closed = True
                 self._arrivals.clear()
-            for answer in list(self._answers.values()):
-                self._end(answer, "cancelled")
+            if self._running is not None:
+                mx.eval(self._running.arrays())
+                self._running = None
+            _give_back(*self._held)
+            self._finalizer.detach()
+            self._answers.clear()
             self._news.clear()
             self._requests.clear()
-            self._give_back()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -666,10 +665,14 @@ class BatchEngine(Closing):
 
 
 def _give_back(
-    manager: BlockManager, scheduler: Scheduler, index: PrefixIndex | None, swap: SwapSpace
+    manager: BlockManager,
+    scheduler: Scheduler,
+    index: PrefixIndex | None,
+    swap: SwapSpace,
+    answers: dict[Sequence, _Answer],
 ) -> None:
-    """Returns all that a batch holds of the pool."""
-    for sequence in (*scheduler.running, *scheduler.waiting):
+    """Returns all that a batch holds of the pool. Idempotent."""
+    for sequence in list(answers):
         scheduler.drop(sequence)
     if index is not None:
         manager.remove_reclaimer(index.evict)

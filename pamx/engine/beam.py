@@ -70,12 +70,13 @@ def beam_search(
     real("length_penalty", length_penalty, "from 0 to 10", 0, 10)
     whole("max_tokens", max_tokens, "at least 1", 1)
     first = _Open(BlockTable(paged.manager), [], 0.0)
+    tables = [first.table]  # every one that was made
     going = [first]
     ended: list[Beam] = []
     try:
         logprobs = _read_prompt(paged, first.table, prompt)
         for length in range(1, max_tokens + 1):
-            going, done = _extend(going, logprobs, beams, end_tokens)
+            going, done = _extend(going, logprobs, beams, end_tokens, tables)
             ended += [_score(b, length_penalty, finished=True) for b in done]
             ended = sorted(ended, key=lambda b: -b.score)[:beams]
             if length == max_tokens or _decided(going, ended, beams, max_tokens, length_penalty):
@@ -85,9 +86,8 @@ def beam_search(
             ended += [_score(b, length_penalty, finished=False) for b in going]
         return sorted(ended, key=lambda b: -b.score)[:beams]
     finally:
-        for beam in going:
-            beam.table.close()
-        first.table.close()
+        for table in tables:
+            table.close()
 
 
 def check_beams(beams: object) -> None:
@@ -96,9 +96,16 @@ def check_beams(beams: object) -> None:
 
 
 def _extend(
-    going: list[_Open], logprobs: mx.array, beams: int, end_tokens: Collection[int]
+    going: list[_Open],
+    logprobs: mx.array,
+    beams: int,
+    end_tokens: Collection[int],
+    tables: list[BlockTable],
 ) -> tuple[list[_Open], list[_Open]]:
-    """Replaces the beams by their best continuations; returns those that go on and that ended."""
+    """Replaces the beams by their best continuations; returns those that go on and that ended.
+
+    The tables of those that go on are put into `tables`.
+    """
     # Enough of each row that `beams` are left when every other candidate ends its answer.
     width = min(beams + len(end_tokens), logprobs.shape[-1])
     best = mx.argpartition(-logprobs, kth=width - 1, axis=-1)[:, :width]
@@ -117,9 +124,11 @@ def _extend(
             if len(on) < beams:
                 done.append(_Open(beam.table, [*beam.tokens, token], logprob))
         elif len(on) < beams:
-            on.append(_Open(beam.table.fork(), [*beam.tokens, token], logprob))
+            tables.append(beam.table.fork())
+            on.append(_Open(tables[-1], [*beam.tokens, token], logprob))
     for beam in going:
         beam.table.close()
+        tables.remove(beam.table)
     return on, done
 
 

@@ -83,7 +83,9 @@ class BlockManager:
         self._reclaimers.append(reclaim)
 
     def remove_reclaimer(self, reclaim: Callable[[int], int]) -> None:
-        self._reclaimers.remove(reclaim)
+        """Asks it no more, if it was asked."""
+        if reclaim in self._reclaimers:
+            self._reclaimers.remove(reclaim)
 
     def retain(self, blocks: Iterable[int]) -> None:
         """Adds one reference to each of `blocks`, which must be in use."""

@@ -74,9 +74,11 @@ class BlockTable:
         if not 0 <= num_tokens <= self.num_tokens:
             raise ValueError(f"cannot trim {self.num_tokens} tokens to {num_tokens}")
         keep = self.manager.blocks_for(num_tokens)
-        self.manager.release(self.blocks[keep:])
-        del self.blocks[keep:]
+        # Forgotten before they are released: should Ctrl-C fall in between, they are lost, but not
+        # released twice.
+        gone, self.blocks[keep:] = self.blocks[keep:], []
         self.num_tokens = num_tokens
+        self.manager.release(gone)
 
     def fork(self) -> BlockTable:
         """A second table over the same blocks; whichever grows first copies the shared tail."""

@@ -506,3 +506,67 @@ def test_requests_that_cannot_be_served(
         batch.submit(Request("x", [1]))
         with pytest.raises(RequestError, match="unfinished request with the id 'x'"):
             batch.submit(Request("x", [1]))
+
+
+@pytest.mark.parametrize("place", ["drop", "close"])
+def test_closing_that_breaks_off_can_be_done_again(
+    paged: PagedModel,
+    tokenizer: TokenizerWrapper,
+    requests: list[Request],
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    batch = BatchEngine(paged, tokenizer, 4096, max_seqs=4)
+    for request in requests[:6]:
+        batch.submit(request)
+    for _ in range(4):
+        batch.step()
+    owner = {"drop": batch._scheduler, "close": batch._swap}[place]
+
+    def breaking(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, place, breaking)
+        with pytest.raises(KeyboardInterrupt):
+            batch.close()
+    batch.close()
+    batch.close()
+    assert paged.manager.num_used == 0
+
+
+def test_what_breaks_off_twice_still_ends_every_answer_once(
+    paged: PagedModel,
+    tokenizer: TokenizerWrapper,
+    requests: list[Request],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A second Ctrl-C while the first one is dealt with."""
+    drop = Scheduler.drop
+    with BatchEngine(paged, tokenizer, 4096, max_seqs=3) as batch:
+        for request in requests[:6]:
+            batch.submit(request)
+        batch.step()
+        batch.submit(requests[6])
+        calls = 0
+
+        def breaking(self: Scheduler, sequence: Sequence) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                raise KeyboardInterrupt
+            drop(self, sequence)
+
+        monkeypatch.setattr(Scheduler, "drop", breaking)
+        with monkeypatch.context() as patch:
+            patch.setattr(batch, "_advance", lambda: mx.array([1]).reshape(2))
+            with pytest.raises(KeyboardInterrupt):
+                batch.step()
+        ends = []
+        for _ in range(5):
+            if not batch.has_work:
+                break
+            ends += [o for o in batch.step() if o.error]
+        assert not batch.has_work
+        assert sorted(o.request_id for o in ends) == sorted(r.id for r in requests[:7])
+    assert paged.manager.num_used == 0

@@ -10,6 +10,7 @@ from mlx.nn.layers.base import Module
 
 from pamx.engine.beam import beam_search
 from pamx.errors import OutOfBlocksError, RequestError
+from pamx.kv import BlockTable
 from pamx.substitute.admission import Admission
 from pamx.substitute.paged_model import PagedModel
 
@@ -116,3 +117,25 @@ def test_a_length_penalty_out_of_range(penalty: float) -> None:
         pytest.raises(RequestError, match="length_penalty is"),
     ):
         beam_search(paged, PROMPT, beams=2, max_tokens=3, end_tokens=END, length_penalty=penalty)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 7])
+def test_a_search_that_breaks_off_gives_its_pages_back(
+    monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """Ctrl-C can fall between two forks of a place."""
+    calls = 0
+    fork = BlockTable.fork
+
+    def breaking(table: BlockTable) -> BlockTable:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return fork(table)
+
+    monkeypatch.setattr(BlockTable, "fork", breaking)
+    with PagedModel(make_model(), context=512) as paged:
+        with pytest.raises(KeyboardInterrupt):
+            beam_search(paged, PROMPT, beams=3, max_tokens=6, end_tokens=END)
+        assert paged.manager.num_used == 0
