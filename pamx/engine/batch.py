@@ -19,7 +19,6 @@ from typing import Any, Self
 
 import mlx.core as mx
 
-from pamx.attention.step import Packing, SequenceSlice, Step
 from pamx.closing import Closing
 from pamx.engine.checks import whole
 from pamx.engine.completion import Completion, FinishReason
@@ -27,8 +26,9 @@ from pamx.engine.draw import Drawn, Place, adjust, answer_seed, draw
 from pamx.engine.gate import Gate
 from pamx.engine.logprobs import LogprobRows
 from pamx.engine.logprobs import Logprobs as Logprobs
+from pamx.engine.model_runner import ModelRunner
 from pamx.engine.request import Request
-from pamx.engine.scheduler import Chunk, Plan, Scheduler
+from pamx.engine.scheduler import Plan, Scheduler
 from pamx.engine.sequence import Sequence, Status
 from pamx.engine.steps import CLEAR_EVERY, not_numbers
 from pamx.engine.swap_policy import SwapPolicy
@@ -204,6 +204,7 @@ class BatchEngine(Closing):
         self._gate = gate or Gate()
         self._closed = False
         self._swap = SwapSpace(paged.pool, swap_ram, swap_disk, swap_folder)
+        self._runner = ModelRunner(paged, self._swap)
         self._policy = SwapPolicy(self._swap)
         self._index = PrefixIndex(paged.manager, fingerprint) if prefix_cache else None
         if self._index is not None:
@@ -400,7 +401,7 @@ class BatchEngine(Closing):
 
     def _launch(self, plan: Plan) -> _Running | None:
         begin = time.perf_counter()
-        self._move_pages(plan)
+        self._runner.move_pages(plan)
         sampling = [chunk for chunk in plan.chunks if chunk.samples]
         if not plan.chunks:
             return None
@@ -409,7 +410,7 @@ class BatchEngine(Closing):
             mx.clear_cache()
         if self._running is not None:
             self._running.settle_tokens()
-        logits = self._forward(plan.chunks)
+        logits = self._runner.logits(plan.chunks, self._queued_tokens())
         rows: list[int] = []
         answers: list[_Answer] = []
         for row, chunk in enumerate(sampling):
@@ -421,67 +422,12 @@ class BatchEngine(Closing):
         mx.async_eval(queued.arrays(), self._paged.arrays())  # type: ignore[no-untyped-call]
         return queued
 
-    def _move_pages(self, plan: Plan) -> None:
-        for sequence, blocks in plan.swap_out:
-            self._swap.save(sequence.id, blocks)
-        # Copies first, in the order in which they were planned: a block that one of them reads may
-        # have been given away since, to a later copy or to a sequence that is restored.
-        for chunk in plan.chunks:
-            self._paged.pool.copy(chunk.copies)
-        for sequence, blocks in plan.swap_in:
-            if not self._swap.restore(sequence.id, blocks):
-                self._recompute(sequence, blocks)
-
-    def _recompute(self, sequence: Sequence, blocks: list[int]) -> None:
-        """Fills pages whose swapped contents were lost, from the tokens."""
-        size = self._paged.pool.block_size
-        # All but the newest block or two are full; the scheduler's chunk begins where they end.
-        total = min(len(blocks) * size, len(sequence.tokens))
-        chunk = prefill_chunk(self._paged.compute.mode)
-        for start in range(0, total, chunk):
-            end = min(start + chunk, total)
-            part = SequenceSlice(tuple(blocks), end, end - start)
-            step = Step([part], Packing.SEQUENCE, self._paged.pool.num_blocks, size)
-            self._paged.forward(step, mx.array(sequence.tokens[start:end]), [0])
-            mx.eval(self._paged.arrays())
-
-    def _forward(self, chunks: list[Chunk]) -> mx.array | None:
-        """Logits of the sampling chunks' last rows, in order; None if no chunk samples."""
-        groups = [chunks] if self._paged.admission.rows else [[chunk] for chunk in chunks]
-        outputs = []
-        for group in groups:
-            slices = [
-                SequenceSlice(tuple(c.sequence.table.blocks), c.start + c.count, c.count)
-                for c in group
-            ]
-            packing = Packing.SEQUENCE if len(group) == 1 else Packing.ROWS
-            pool = self._paged.pool
-            step = Step(slices, packing, pool.num_blocks, pool.block_size)
-            ends = list(itertools.accumulate(c.count for c in group))
-            rows = [end - 1 for end, c in zip(ends, group, strict=True) if c.samples]
-            logits = self._paged.forward(step, self._inputs(group), rows or [0])
-            if rows:
-                outputs.append(logits)
-        return mx.concatenate(outputs) if outputs else None
-
-    def _inputs(self, chunks: list[Chunk]) -> mx.array:
-        """[tokens] ids; those that the running step is choosing are taken from it."""
-        ids: list[int] = []
-        unknown: list[tuple[int, int]] = []  # (packed row, row of the running step)
-        places = (
-            {a.sequence: i for i, a in enumerate(self._running.answers)} if self._running else {}
-        )
-        for chunk in chunks:
-            known = chunk.sequence.tokens[chunk.start : chunk.start + chunk.count]
-            ids += known
-            if len(known) < chunk.count:
-                unknown.append((len(ids), places[chunk.sequence]))
-                ids.append(0)
-        packed = mx.array(ids, mx.int32)
-        if unknown and self._running is not None:
-            at, source = (mx.array(column, mx.int32) for column in zip(*unknown, strict=True))
-            packed[at] = self._running.drawn.tokens[source]
-        return packed
+    def _queued_tokens(self) -> tuple[dict[Sequence, int], mx.array] | None:
+        """The tokens that the running step is choosing, and whose is which."""
+        if self._running is None:
+            return None
+        rows = {answer.sequence: row for row, answer in enumerate(self._running.answers)}
+        return rows, self._running.drawn.tokens
 
     def _fork(self, sequence: Sequence) -> list[_Answer]:
         """The other answers to a prompt that has just been read to its end, on shared pages."""

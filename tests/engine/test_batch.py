@@ -423,7 +423,7 @@ def test_a_copy_reads_its_block_before_a_restored_sequence_gets_it(
             chunks=[Chunk(other, 0, 1, False, [BlockCopy(3, 5), BlockCopy(6, 3)])],
             swap_in=[(sequence, [6])],
         )
-        batch._move_pages(plan)
+        batch._runner.move_pages(plan)
         assert [layer.keys[b].max().item() for b in (5, 3, 6)] == [3, 6, 7]
 
 
