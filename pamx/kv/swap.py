@@ -112,15 +112,18 @@ class SwapSpace:
         # Settled first: writing into a pool that is still to be computed would copy it.
         mx.eval([(layer.keys, layer.values) for layer in self._pool.layers])
         start = 0
-        for layer in self._pool.layers:
-            for name in ("keys", "values"):
-                pages: mx.array = getattr(layer, name)
-                shape = (len(blocks), *pages.shape[1:])
-                size = int(np.prod(shape)) * pages.dtype.size
-                part = mx.array(data[start : start + size]).view(pages.dtype).reshape(shape)
-                pages[ids] = part
-                start += size
-        mx.eval([(layer.keys, layer.values) for layer in self._pool.layers])
+        try:
+            for layer in self._pool.layers:
+                for name in ("keys", "values"):
+                    pages: mx.array = getattr(layer, name)
+                    shape = (len(blocks), *pages.shape[1:])
+                    size = int(np.prod(shape)) * pages.dtype.size
+                    part = mx.array(data[start : start + size]).view(pages.dtype).reshape(shape)
+                    pages[ids] = part
+                    start += size
+        finally:
+            # Also when Ctrl-C falls in between: no step takes a pool that waits for such a write.
+            mx.eval([(layer.keys, layer.values) for layer in self._pool.layers])
         return True
 
     def drop(self, key: int) -> None:

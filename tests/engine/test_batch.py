@@ -11,6 +11,7 @@ from typing import Any
 
 import families
 import mlx.core as mx
+import numpy as np
 import pytest
 from mlx_lm.models.cache import make_prompt_cache
 from mlx_lm.tokenizer_utils import TokenizerWrapper
@@ -23,6 +24,7 @@ from pamx.engine.scheduler import Chunk, Plan, Scheduler
 from pamx.engine.sequence import Sequence
 from pamx.errors import RequestError
 from pamx.kv import BlockCopy, BlockTable
+from pamx.kv.swap import SwapSpace
 from pamx.substitute.admission import Admission
 from pamx.substitute.paged_model import PagedModel
 
@@ -570,3 +572,32 @@ def test_what_breaks_off_twice_still_ends_every_answer_once(
         assert not batch.has_work
         assert sorted(o.request_id for o in ends) == sorted(r.id for r in requests[:7])
     assert paged.manager.num_used == 0
+
+
+def test_restoring_that_breaks_off_leaves_a_pool_that_can_be_used(
+    paged: PagedModel,
+    tokenizer: TokenizerWrapper,
+    requests: list[Request],
+    solo: Tokens,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C between two layers' pages."""
+    swap = SwapSpace(paged.pool, ram_bytes=1 << 24)
+    assert swap.reserve(0, 2)
+    swap.save(0, [3, 4])
+    calls = 0
+    prod = np.prod
+
+    def breaking(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise KeyboardInterrupt
+        return prod(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pamx.kv.swap.np.prod", breaking)
+        with pytest.raises(KeyboardInterrupt):
+            swap.restore(0, [5, 6])
+    found, _ = run(paged, tokenizer, requests[:2])
+    assert found == {key: tokens for key, tokens in solo.items() if key in found}
