@@ -31,7 +31,7 @@ from pamx.cli.batch.summary import table
 from pamx.cli.failures import exit_status
 from pamx.engine import AttentionStatus, Completion
 from pamx.engine.batch import BatchStats, Output
-from pamx.engine.prompt import check_ids
+from pamx.engine.checks import known_ids
 from pamx.engine.request import Request
 from pamx.errors import OutOfBlocksError, PamxError, RequestError
 from pamx.substitute.levels import Levels
@@ -57,7 +57,7 @@ class Engine:
 
     def tokens(self, prompt: Any, *, raw: bool = False) -> list[int]:  # noqa: ARG002
         if isinstance(prompt, list) and isinstance(prompt[0], int):
-            check_ids(prompt, 256)
+            known_ids(prompt, 256)
             return prompt
         if prompt == "refuse":
             raise RequestError("It is refused.", "Ask otherwise.")
