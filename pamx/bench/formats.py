@@ -86,5 +86,9 @@ def _listed(lines: list[str]) -> str:
     return "".join(f"- {_escaped(line)}\n" for line in lines)
 
 
+# What Markdown would take for markup, in a command of --against for instance.
+_MARKUP = str.maketrans({**{c: f"\\{c}" for c in "\\`*_[]<>|"}, "\n": " "})
+
+
 def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+    return text.translate(_MARKUP)

@@ -64,6 +64,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
         if path.exists() and not path.is_file():
             path.write_bytes(data)
             return
+        path = path.resolve()  # a link stays one
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         scratch = Path(name)
         with os.fdopen(handle, "wb") as stream:
@@ -141,16 +142,24 @@ def _disagreement(record: Record) -> str | None:
         if record["kind"] == "replay" and "replay" not in cell:
             return f"{place}.replay is missing"
         for name, figure in cell["figures"].items():
-            if (figure["low"] is None) != (figure["high"] is None):
-                return f"{place}.figures.{name} has one end of an interval"
+            if (why := _no_interval(figure["low"], figure["typical"], figure["high"])) is not None:
+                return f"{place}.figures.{name} {why}"
         outputs = cell["outputs"] or {}
         if outputs.get("same") is False:
             for name in ("requests_that_differ", "request", "place", "base_token", "arm_token"):
                 if name not in outputs:
                     return f"{place}.outputs.{name} is missing"
     for number, found in enumerate(record["comparisons"]):
-        if (found["low"] is None) != (found["high"] is None):
-            return f"comparisons[{number}] has one end of an interval"
-        if found["low"] is not None and found["ratio"] is None:
-            return f"comparisons[{number}] has an interval of nothing"
+        if (why := _no_interval(found["low"], found["ratio"], found["high"])) is not None:
+            return f"comparisons[{number}] {why}"
     return None
+
+
+def _no_interval(low: float | None, value: float | None, high: float | None) -> str | None:
+    if (low is None) != (high is None):
+        return "has one end of an interval"
+    if low is None or high is None:
+        return None
+    if value is None:
+        return "has an interval of nothing"
+    return None if low <= value <= high else "lies outside its interval"

@@ -24,6 +24,10 @@ def mend_streams() -> None:
         unwritable = os.open(os.devnull, os.O_RDONLY)
         sys.stdout = open(unwritable, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     if isinstance(sys.stdout, io.TextIOWrapper):
+        if isinstance(sys.stdout.buffer, io.RawIOBase):
+            # PYTHONUNBUFFERED: what the system takes only a part of would be lost without a word.
+            encoding = sys.stdout.encoding
+            sys.stdout = open(1, "w", encoding=encoding, closefd=False)  # noqa: SIM115
         sys.stdout.reconfigure(errors="replace")
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123

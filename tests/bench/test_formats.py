@@ -104,6 +104,10 @@ def test_markdown_escapes_what_a_program_is_called() -> None:
     record["cells"][0]["arm"] = "a | b"
     line = next(line for line in as_text(record, "md").splitlines() if "a \\| b" in line)
     assert len(re.findall(r"(?<!\\)\|", line)) == 17  # 16 columns
+    record["cells"][0]["arm"] = "python __init__.py --host <img src=x> *a* `b` [c](d)"
+    assert r"python \_\_init\_\_.py --host \<img src=x\> \*a\* \`b\` \[c\](d)" in as_text(
+        record, "md"
+    )
 
 
 class _Page(HTMLParser):
@@ -331,11 +335,13 @@ def test_files_that_are_json_no_more(tmp_path: Path, content: bytes) -> None:
         (("cells", 0, "batch"), "4", r"cells\[0\].batch is no integer"),
         (("cells", 0, "figures", "ttft", "typical"), 0, "not above 0"),
         (("cells", 0, "figures", "ttft", "high"), None, "one end of an interval"),
+        (("cells", 0, "figures", "ttft", "high"), 1e-9, "ttft lies outside its interval"),
         (("cells", 0, "samples", 0, "figures"), [], "figures is no object"),
         (("cells", 1, "outputs"), {"same": False}, "compared_with is missing"),
         (("cells",), {}, "cells is no array"),
         (("comparisons", 0, "metric"), "luck", "none of ttft"),
         (("comparisons", 0, "low"), None, "one end of an interval"),
+        (("comparisons", 0, "low"), 1e9, "lies outside its interval"),
         (("comparisons", 0, "ratio"), None, "an interval of nothing"),
         (("comparisons", 0, "ratio"), -1, "not above 0"),
         (("plan", "arms", 0, "settings"), {}, "block_size is missing"),
@@ -356,6 +362,13 @@ def test_damaged_records_say_where(
     (tmp_path / "r.json").write_text(json.dumps(damaged))
     with pytest.raises(DamagedError, match=said):
         load(tmp_path / "r.json")
+
+
+def test_a_link_to_a_report_stays_one(tmp_path: Path, record: Record) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "r.json")
+    save(record, tmp_path / "link.json")
+    assert (tmp_path / "link.json").is_symlink()
+    assert load(tmp_path / "r.json") == record
 
 
 def test_markdown_without_definitions() -> None:

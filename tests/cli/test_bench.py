@@ -115,6 +115,7 @@ def _usage() -> list[tuple[list[str], str]]:
         ),
         (["--slo", f"ttft={'9' * 400}s"], "--slo: ttft has no such limit"),
         (["--json", "--format", "csv"], "--json: it does not go with --format csv"),
+        (["--context", "64", "show"], "--context: it stands before show"),
         (["show", "--json", "--format", "csv"], "--json: it does not go with --format csv"),
         (["compare", "a", "b", "--json", "--format", "md"], "--json: it does not go with --format"),
         (["--revision", "main"], "--model and --revision"),

@@ -304,3 +304,24 @@ def _redirected(
         cwd=folder,
         timeout=100,
     )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_result_that_the_disk_takes_in_part_is_a_failure(tmp_path: Path, unbuffered: str) -> None:
+    code = """import resource
+from pamx.cli.streams import mend_streams
+from pamx.cli.terminal import write
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+mend_streams()
+write("x" * 100_000)
+"""
+    with (tmp_path / "out").open("wb") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"File too large" in done.stderr

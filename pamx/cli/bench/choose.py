@@ -136,6 +136,14 @@ def given_options(ctx: typer.Context) -> dict[str, str]:
     return found
 
 
+def check_none(given: dict[str, str], command: str) -> None:
+    """Options of a measurement say nothing to `bench show` and `bench compare`."""
+    for option in given.values():
+        raise typer.BadParameter(
+            f"it stands before {command}: options of {command} come after it.", param_hint=option
+        )
+
+
 _ONLY_REPLAY = ("requests", "prompt_tokens", "answer_tokens")
 _NEVER_REPLAY = ("context", "batch", "output_tokens", "time", "precision", "control", "against")
 _NEVER_KERNEL = ("output_tokens", "against", "slo")

@@ -95,13 +95,15 @@ def bench(
     the rest. Exit status: 0 done, 1 a program could not start or failed, or a file is damaged, 2
     what was asked for cannot be measured, 130 interrupted.
     """
-    if ctx.invoked_subcommand is not None:
-        return
-    from pamx.bench.ranges import whole_numbers
     from pamx.cli.bench import choose
-    from pamx.cli.bench.deliver import delivery
 
     given = choose.given_options(ctx)
+    if ctx.invoked_subcommand is not None:
+        choose.check_none(given, ctx.invoked_subcommand)
+        return
+    from pamx.bench.ranges import whole_numbers
+    from pamx.cli.bench.deliver import delivery
+
     choose.check_together(given)
     to = delivery(choose.form(format, json), output, plot, quiet)
     if resume is not None:
