@@ -80,9 +80,11 @@ def as_given(path: Path | str) -> Iterator[None]:
 
 def explain(error: BaseException) -> tuple[str, str]:
     """The message and the hint that a person should read; the hint may be empty."""
+    limit = _address_limit()
+    if isinstance(error, NoRoomError) and limit:
+        return f"{error.message.removesuffix('.')}: {limit}.", "Raise that limit."
     if isinstance(error, PamxError):
         return error.message, error.hint
-    limit = _address_limit()
     if isinstance(error, MemoryError):
         return (
             f"There is not enough memory for this{f': {limit}' if limit else ''}.",

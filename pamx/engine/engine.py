@@ -81,6 +81,7 @@ class Engine(Closing):
         block_size: int = 16,
         compute: ComputeMode | None = None,
         kv_dtype: KvDtype = "auto",
+        disposable: bool = False,
     ) -> None:
         self.name = loaded.name
         self.path: Path = loaded.path
@@ -103,12 +104,14 @@ class Engine(Closing):
         self._weights = loaded.weights
         wanted, dtype = checked_compute(compute) or "fast", checked_kv_dtype(kv_dtype)
         try:
-            self._put_on_pages(loaded, context, sequences, at_most, block_size, wanted, dtype)
+            self._put_on_pages(
+                loaded, context, sequences, at_most, block_size, wanted, dtype, disposable
+            )
             if self._weights is not None:
                 self._weights.save()
             models.read_weights(loaded)
         except BaseException:
-            self.close()
+            self.close(restore=not disposable)
             raise
 
     def _put_on_pages(
@@ -120,6 +123,7 @@ class Engine(Closing):
         block_size: int,
         compute: ComputeMode,
         kv_dtype: mx.Dtype | None,
+        disposable: bool,
     ) -> None:
         """Sets what tells how the model is computed, and replaces what of it can be."""
         trained = self._trained
@@ -143,6 +147,7 @@ class Engine(Closing):
                 compute=compute,
                 kv_dtype=kv_dtype,
                 weights=None if loaded.weights is None else FileStore(loaded.weights),
+                disposable=disposable,
             )
             if self._paged.admission != known:
                 remember_admission(loaded, mode, kv_dtype, self._paged.admission)
@@ -515,4 +520,5 @@ def load(
         block_size=block_size,
         compute=compute,
         kv_dtype=kv_dtype,
+        disposable=True,  # if this fails, nobody has the model
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 
-from pamx.errors import RequestError
+from pamx.errors import NativeError, NoRoomError
 from pamx.kv.block_table import BlockCopy
 
 
@@ -87,7 +87,7 @@ class BlockPool:
         storage: Makes the arrays and copies blocks in them.
 
     Raises:
-        RequestError: they cannot be allocated.
+        NoRoomError: they cannot be allocated.
     """
 
     def __init__(
@@ -103,11 +103,12 @@ class BlockPool:
         try:
             self.layers = [LayerPool(g, num_blocks, block_size, self._storage) for g in layers]
             mx.eval([(layer.keys, layer.values) for layer in self.layers])
-        except (RuntimeError, MemoryError) as error:  # MLX's allocator raises the first
+        except (RuntimeError, NativeError, MemoryError) as error:  # MLX's allocator, ours, Python's
             size = token_bytes(layers) * num_blocks * block_size
-            raise RequestError(
+            why = f" ({text})" if (text := str(error).rstrip(".")) else ""
+            raise NoRoomError(
                 f"The system refuses the {size:,} bytes of pages for {num_blocks * block_size:,} "
-                f"tokens ({error}).",
+                f"tokens{why}.",
                 "Ask for a smaller context, or free some memory.",
             ) from error
 

@@ -11,6 +11,8 @@ import mlx.core as mx
 import numpy as np
 import numpy.typing as npt
 
+from pamx.errors import NativeError
+from pamx.native import ops
 from pamx.native.loader import check, library
 from pamx.native.small import array_id
 
@@ -249,38 +251,32 @@ class Matrix:
 
         Raises:
             NativeError: a value does not fit `scale_type` exactly.
+            MemoryError: there is no memory for them.
         """
         native = library()
         f = self.format
         dtype = scale_type or f.scale_type
-        kind = np.float32 if dtype == mx.float32 else np.uint16
+        kind = mx.float32 if dtype == mx.float32 else mx.uint16
         scales = biases = None
-        weight: npt.NDArray[Any]
         if f.bits == 0:
-            weight = np.empty((f.outputs, f.inputs), kind)
+            weight = _blank((f.outputs, f.inputs), kind)
         else:
-            weight = np.empty((f.outputs, f.inputs * f.bits // 32), np.uint32)
-            scales = np.empty((f.outputs, f.inputs // f.group_size), kind)
-            biases = np.empty_like(scales)
+            weight = _blank((f.outputs, f.inputs * f.bits // 32), mx.uint32)
+            scales = _blank((f.outputs, f.inputs // f.group_size), kind)
+            biases = _blank((f.outputs, f.inputs // f.group_size), kind)
         status = native.lib.pamx_matrix_unpack(
             f.native(),
             native.ffi.from_buffer(self.memory.view(self.offset, f.nbytes)),
             *(
-                native.ffi.NULL if a is None else native.ffi.from_buffer(a)
+                native.ffi.NULL if a is None else native.ffi.from_buffer(np.array(a, copy=False))
                 for a in (weight, scales, biases)
             ),
             _pamx_dtype(dtype),
         )
         check(native, status)
-
-        def typed(array: npt.NDArray[Any] | None) -> mx.array | None:
-            if array is None or array.dtype == np.uint32:
-                return None if array is None else mx.array(array)
-            return mx.array(array).view(dtype)
-
-        words = typed(weight)
-        assert words is not None
-        return words, typed(scales), typed(biases)
+        if scales is None or biases is None:
+            return weight.view(dtype), None, None
+        return weight, scales.view(dtype), biases.view(dtype)
 
 
 def linear(matrix: Matrix, x: mx.array, compute: Compute = "fast") -> mx.array:
@@ -328,6 +324,19 @@ def _pamx_dtype(dtype: mx.Dtype) -> int:
     if dtype not in _DTYPES:
         raise ValueError(f"{dtype} is not float32, float16 or bfloat16")
     return _DTYPES[dtype]
+
+
+def _blank(shape: tuple[int, ...], dtype: mx.Dtype) -> mx.array:
+    """An array to write into. MLX's own copies of numpy's crash where memory is at its end.
+
+    Raises:
+        MemoryError: there is no memory for it.
+    """
+    with mx.stream(mx.cpu):
+        try:
+            return ops.empty(shape, dtype)
+        except NativeError as error:
+            raise MemoryError(error.message) from error
 
 
 def _numpy(array: mx.array) -> npt.NDArray[Any]:

@@ -133,7 +133,8 @@ class Substitution:
             self._fused.undo()
             self._fused = None
         while self._undo:
-            self._undo.pop()()
+            self._undo[-1]()
+            self._undo.pop()
 
     @property
     def linear(self) -> LinearLayers:

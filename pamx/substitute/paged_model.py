@@ -61,6 +61,8 @@ class PagedModel(Closing):
         kv_dtype: What pages hold: "float32", "float16" or "bfloat16", or such an mx.Dtype; "auto"
             or None: float16 for a float32 model in "fast", else the dtype of the model.
         weights: Gives packed weights; None: they are packed now, and kept in memory.
+        disposable: Nobody wants the model if it cannot have its pages here, so it is not restored
+            then: where memory has ended, there is none for its weights either.
 
     Attributes:
         admission: What the model can be given.
@@ -87,6 +89,7 @@ class PagedModel(Closing):
         compute: ComputeMode | None = "mlx",
         kv_dtype: KvDtype = None,
         weights: WeightStore | None = None,
+        disposable: bool = False,
     ) -> None:
         wanted, dtype = checked_compute(compute) or "mlx", checked_kv_dtype(kv_dtype)
         self.backend = backend or choose_backend()
@@ -138,7 +141,7 @@ class PagedModel(Closing):
             self._needs = needs_in(self.compute.mode, self.admission)
             self._make_pool(stored, tokens(self._needs), block_size)
         except BaseException:
-            self.close()
+            self.close(restore=not disposable)
             raise
 
     def _make_pool(self, pages: list[LayerGeometry], tokens: int, block_size: int) -> None:
@@ -254,6 +257,9 @@ class PagedModel(Closing):
 
         Args:
             restore: False: leave the model as it is; it is of no use then.
+
+        Raises:
+            MemoryError: there is none for the model's weights. Closing again goes on.
         """
         if not self._owns_model:
             return

@@ -150,13 +150,15 @@ def test_a_limit_of_the_address_space_is_named() -> None:
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 from pamx.cli.failures import explain
-for error in (MemoryError(), RuntimeError("can't start new thread")):
+from pamx.errors import NoRoomError
+for error in (MemoryError(), NoRoomError("No."), RuntimeError("can't start new thread")):
     print(*explain(error))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     limit = "its address space is limited to 3.22 GB (ulimit -v). Raise that limit."
     assert done.stdout.splitlines() == [
         f"There is not enough memory for this: {limit}",
+        f"No: {limit}",
         f"RuntimeError: can't start new thread. It may be for lack of memory: {limit}",
     ]
 

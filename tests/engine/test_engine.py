@@ -301,3 +301,21 @@ def test_beam_search_finds_an_answer_at_least_as_likely_as_the_greedy_one(engine
     assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
     with pytest.raises(RequestError, match=r"for each of 8 beams"):
         engine.beam_search(QUESTION, beams=8, max_tokens=200)
+
+
+def test_a_load_that_fails_does_not_restore_what_it_throws_away(
+    default_model_path: Path,  # noqa: ARG001  # fetched once
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where memory has ended, there is none to unpack weights into."""
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    def unpack(*_: object) -> None:
+        raise AssertionError("unpacked")
+
+    monkeypatch.setattr("pamx.substitute.paged_model.PagedModel._make_pool", full)
+    monkeypatch.setattr("pamx.native.matrices.Matrix.unpack", unpack)
+    with pytest.raises(MemoryError):
+        pamx.load(context=64)

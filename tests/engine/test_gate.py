@@ -14,7 +14,7 @@ import pytest
 import pamx
 import pamx.models
 from pamx.engine import Engine
-from pamx.errors import ModelError, PamxError, RequestError
+from pamx.errors import ModelError, NativeError, PamxError, RequestError
 
 QUESTION = "What is the capital of France?"
 OTHER = "Count to ten, please."
@@ -223,7 +223,7 @@ def test_a_closed_batch_says_so(engine: Engine) -> None:
             call()
 
 
-@pytest.mark.parametrize("place", ["pool", "weights", "interrupt"])
+@pytest.mark.parametrize("place", ["pool", "native pool", "weights", "interrupt"])
 @pytest.mark.parametrize("compute", ["fast", "mlx"])
 def test_an_engine_that_cannot_be_made_leaves_the_model_as_it_was(
     default_model_path: Path,  # noqa: ARG001
@@ -242,6 +242,8 @@ def test_an_engine_that_cannot_be_made_leaves_the_model_as_it_was(
     def fail(*_: Any, **__: Any) -> Any:
         if place == "interrupt":
             raise KeyboardInterrupt
+        if place == "native pool":
+            raise NativeError("there is no memory for 9 bytes.")
         raise RuntimeError("[malloc] Unable to allocate 9 bytes.")
 
     def unreadable(*_: Any) -> Any:
@@ -260,7 +262,7 @@ def test_an_engine_that_cannot_be_made_leaves_the_model_as_it_was(
     wrong = KeyboardInterrupt if place == "interrupt" else PamxError
     with pytest.raises(wrong) as caught:
         Engine(loaded, context=64, compute=compute)
-    if place == "pool":
+    if "pool" in place:
         assert "The system refuses the" in str(caught.value)
     assert [(m, type(m)) for m in loaded.model.modules()] == modules
     assert mx.array_equal(logits(), expected)

@@ -544,3 +544,25 @@ def test_wrong_arguments() -> None:
         pack(weights.format, weights.weight[:8], weights.scales, weights.biases, matrix.memory)
     with pytest.raises(ValueError, match="bias has shape"):
         weights.matrix(bias=mx.zeros((15,)))
+
+
+def test_unpacking_without_memory_is_an_error_and_no_crash() -> None:
+    code = """
+import resource
+import mlx.core as mx
+from pamx.native.matrices import Matrix, MatrixFormat, Memory
+made = MatrixFormat(4096, 2048, 4, 64, mx.float16)
+matrix = Matrix(made, Memory.allocate(made.nbytes))
+matrix.unpack()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (30 << 20), resource.RLIM_INFINITY))
+kept = []
+try:
+    while True:
+        kept.append(matrix.unpack())
+except MemoryError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "there is no memory for" in done.stdout
