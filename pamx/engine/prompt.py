@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from jinja2.exceptions import TemplateError
+from jinja2 import TemplateSyntaxError
 
 from pamx.engine.checks import known_ids, token_ids
-from pamx.errors import RequestError
+from pamx.errors import ModelError, RequestError
 
 
 class Message(TypedDict):
@@ -36,6 +36,7 @@ def prompt_tokens(
     Raises:
         RequestError: the prompt is empty, has an id outside the vocabulary, or does not suit
             the model's chat template.
+        ModelError: the template is broken, whatever the conversation.
     """
     if isinstance(prompt, bytes | bytearray):
         raise RequestError("The prompt is bytes, not text.", "Decode it first.")
@@ -88,9 +89,25 @@ def _render(tokenizer: Any, messages: list[Message]) -> list[int]:
         _check_text(str(message.get("content", "")))
     try:
         return [int(t) for t in tokenizer.apply_chat_template(messages, add_generation_prompt=True)]
-    except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
-        # Templates are programs: contents that they do not expect fail in any of these ways.
+    except TemplateSyntaxError as error:
+        what = (error.message or "its syntax").rstrip(".")
+        raise ModelError(
+            f"The model's chat template is damaged: {what} (line {error.lineno}).", _MEND
+        ) from error
+    except Exception as error:
+        # Templates are programs: contents that they do not expect can fail in any way.
+        template = tokenizer.chat_template
+        if isinstance(template, dict):  # templates by name
+            template = template.get("default")
+        if not isinstance(template, str):
+            raise ModelError("The model's chat template is damaged: it is no text.", _MEND) from (
+                error
+            )
+        why = str(error).strip().rstrip(".") or type(error).__name__
         raise RequestError(
-            f"The model's chat template refuses this conversation: {error}.",
+            f"The model's chat template refuses this conversation: {why}.",
             "Many templates want user and assistant to alternate, or allow no system message.",
         ) from error
+
+
+_MEND = "Download or copy the model again; or give text without the template (--raw, raw=True)."
