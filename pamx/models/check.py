@@ -6,12 +6,13 @@ import json
 import math
 import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pamx.errors import ModelError, NotAModelError
+from pamx.models.regular import check_readable
 
 __all__ = [
     "Contents",
@@ -31,6 +32,12 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
+# What else is read of a folder, beside its weights.
+_OTHER_FILES = (
+    *("config.json", "generation_config.json", "model.safetensors.index.json"),
+    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
+    *("chat_template.jinja", "chat_template.json", "*.tiktoken", "*.py"),
+)
 # Keys of config.json, in the words of all kinds of models, of which a claim too high would have
 # mlx-lm build modules until memory ends.
 _LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
@@ -40,6 +47,9 @@ _SIZES = (
     "num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "n_kv_heads",
     "num_experts", "num_local_experts", "n_routed_experts",
 )  # fmt: skip
+# Of these there is no model without one; of the others there are, such as experts.
+_NEEDED = (*_LAYERS, "hidden_size", "n_embd", "d_model", "vocab_size", "num_attention_heads")
+_LARGEST_FLOAT32 = (2 - 2**-23) * 2.0**127  # models compute in no wider type
 # So many of them cost nothing to build, and mlx-lm says best which weights they lack.
 _HARMLESS_LAYERS, _HARMLESS_SIZE = 1000, 1 << 18
 # A packed matrix has fewer columns than it stands for: with 1 bit a weight, so many times.
@@ -74,8 +84,8 @@ def contents_of(shapes: Iterable[Iterable[int]]) -> Contents:
 def check_claims(config: dict[str, Any], contents: Contents, where: str) -> None:
     """Check that there can be as much of a model as its config claims, before it is built.
 
-    Every layer has a tensor, and every size is a dimension of one. What is merely wrong is left
-    to mlx-lm, which compares all shapes.
+    Every layer has a tensor, every size is a dimension of one, and every number is one that float32
+    holds, or infinity. What is merely wrong is left to mlx-lm, which compares all shapes.
 
     Args:
         config: config.json.
@@ -85,8 +95,20 @@ def check_claims(config: dict[str, Any], contents: Contents, where: str) -> None
     Raises:
         ModelError: Its weights cannot be of such a model.
     """
+    for key, number in _numbers(config):
+        if number != math.inf and number != -math.inf and abs(number) > _LARGEST_FLOAT32:
+            raise ModelError(
+                f"The config in {where} says that {key} is about 10^{_power_of_ten(number)}, a "
+                "number that no model can compute with.",
+                _AGAIN,
+            )
     for part in (config, config.get("text_config")):
         for key, value in part.items() if isinstance(part, dict) else ():
+            if key in _NEEDED and isinstance(value, int | float) and not value >= 1:
+                raise ModelError(
+                    f"The config in {where} says {key} = {value}, and a model has at least 1.",
+                    _AGAIN,
+                )
             if key in _LAYERS:
                 most, of = _HARMLESS_LAYERS, f"there are {contents.tensors:,} tensors in all"
             elif key in _SIZES:
@@ -103,6 +125,22 @@ def check_claims(config: dict[str, Any], contents: Contents, where: str) -> None
                 )
 
 
+def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, int | float]]:
+    """All numbers in a value of JSON, with the names that they have."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _numbers(inner, str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _numbers(inner, key)
+    elif isinstance(value, int | float):
+        yield key, value
+
+
+def _power_of_ten(number: float) -> int:
+    return len(str(abs(int(number)))) - 1
+
+
 def check_folder(folder: Path) -> dict[str, Any]:
     """Check that ``folder`` holds a whole model and return its config.json.
 
@@ -110,11 +148,14 @@ def check_folder(folder: Path) -> dict[str, Any]:
 
     Raises:
         NotAModelError: It is no model folder.
-        ModelError: A file is missing or cut short, or its weights are in
+        ModelError: A file is missing, cut short, may not be read or is none (a named pipe), or its weights are in
             a format that mlx-lm does not read.
     """
     if not folder.is_dir():
         raise NotAModelError(f"There is no folder {folder}.", "Check the path.")
+    for pattern in (*_TOKENIZER_FILES, *_OTHER_FILES):
+        for file in folder.glob(pattern):
+            check_readable(file)
     if not (folder / "config.json").is_file():
         raise _not_a_model(folder)
     config = read_json(folder / "config.json")
@@ -150,8 +191,9 @@ def check_safetensors(file: Path) -> Contents:
     then the data).
 
     Raises:
-        ModelError: It is cut short, too long, or its header cannot be right.
+        ModelError: It is no file, cut short, too long, or its header cannot be right.
     """
+    check_readable(file)
     try:
         size = file.stat().st_size
         with file.open("rb") as stream:

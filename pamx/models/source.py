@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from pamx.errors import NotAModelError
+from pamx.models.regular import what_it_is
 
 __all__ = ["DEFAULT_MODEL", "BuiltIn", "Folder", "GgufFile", "HubRepo", "Source", "classify"]
 
@@ -88,6 +89,11 @@ def _classify(name: str | None) -> Source:
         raise NotAModelError(
             f"{name} is a file, but not a GGUF file.",
             "Name the folder that holds the model's config.json, or a .gguf file.",
+        )
+    if path and (what := what_it_is(path)):
+        raise NotAModelError(
+            f"{name} is {what}, not a file.",
+            "Name a model folder or a .gguf file; what comes through a pipe must be saved first.",
         )
     if _looks_like_path(name):
         raise NotAModelError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -21,7 +22,7 @@ import pytest
 from samples import TOKENS, hf_weights, llama_config, reference_logits, write_folder, write_gguf
 
 from pamx import models
-from pamx.errors import ModelError
+from pamx.errors import ModelError, NotAModelError
 
 
 def test_a_folder_loads_as_it_is(tmp_path: Path) -> None:
@@ -99,6 +100,22 @@ def rename(name: str, new: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).rename(folder / new) and None
 
 
+def pipe(name: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return damage
+
+
+def device(name: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to("/dev/zero")
+
+    return damage
+
+
 def config(**changes: Any) -> Callable[[Path], None]:
     return write("config.json", json.dumps(llama_config(**changes)))
 
@@ -134,6 +151,15 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str]] = {
     "more layers": (config(num_hidden_layers=3), r"Missing .*layers\.2"),
     "a billion layers": (config(num_hidden_layers=10**9), r"num_hidden_layers = 1,000,000,000"),
     "layers without end": (config(num_hidden_layers=float("inf")), r"num_hidden_layers = inf"),
+    "no layers": (config(num_hidden_layers=0), "num_hidden_layers = 0, and a model has at least 1"),
+    "less than none": (config(vocab_size=-3), "vocab_size = -3"),
+    "a number without end": (config(rope_theta=10**400), r"rope_theta is about 10\^400, a number"),
+    "a number inside": (config(rope_scaling={"factor": 10**40}), r"factor is about 10\^40,"),
+    "a pipe for weights": (pipe("model.safetensors"), "safetensors is a named pipe, not a file"),
+    "a pipe beside": (pipe("model-2.safetensors"), "model-2.safetensors is a named pipe"),
+    "a pipe for a config": (pipe("config.json"), "config.json is a named pipe"),
+    "a pipe for a tokenizer": (pipe("tokenizer.json"), "tokenizer.json is a named pipe"),
+    "a device": (device("model.safetensors"), "safetensors is a device, not a file"),
     "a million wide": (config(hidden_size=10**6), "hidden_size = 1,000,000"),
     "a billion heads": (config(num_attention_heads=10**9), "num_attention_heads = 1,000"),
     "a billion tokens": (config(vocab_size=10**9), "vocab_size = 1,000,000,000"),
@@ -159,6 +185,33 @@ def test_a_damaged_folder_is_one_clear_sentence(
     assert str(folder) in caught.value.message
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_file_that_may_not_be_read_is_named_with_its_permissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = write_folder(tmp_path / "m")
+    (folder / name).chmod(0)
+    really = Path.open
+
+    def refused(path: Path, *args: Any, **kwargs: Any) -> Any:
+        """As for others than root, whom no permissions bind."""
+        if path.stat().st_mode & 0o400 == 0:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return really(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(ModelError, match=f"{name} cannot be read: Permission denied") as caught:
+        models.load(str(folder))
+    assert "Download" not in str(caught.value)
+    assert "chmod u+r" in caught.value.hint
+
+
+def test_a_pipe_in_place_of_a_gguf_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(NotAModelError, match=r"m\.gguf is a named pipe, not a file"):
+        models.load(str(tmp_path / "m.gguf"))
 
 
 def test_a_folder_of_gguf_files_names_one(tmp_path: Path) -> None:
