@@ -33,7 +33,7 @@ class RequestError(PamxError):
 
 
 class NoRoomError(RequestError):
-    """Memory has no room for a model, however little is asked of it, or ended sooner than counted."""
+    """Memory has no room for a model, however little is asked of it, or ended all the same."""
 
 
 class OutOfBlocksError(PamxError):

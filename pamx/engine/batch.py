@@ -38,6 +38,7 @@ from pamx.kv.block_manager import BlockManager
 from pamx.kv.block_table import BlockTable
 from pamx.kv.prefix_index import PrefixIndex
 from pamx.kv.swap import SwapSpace
+from pamx.native.step_limits import MOST_SEQUENCES
 from pamx.substitute.needs import prefill_chunk
 from pamx.substitute.paged_model import PagedModel
 
@@ -165,7 +166,7 @@ class BatchEngine(Closing):
         gate: Lets one thread at a time in; None: one of its own.
         vocabulary: Token ids that the model knows, to check prompts against; None: unchecked.
         fingerprint: Identifies the model, for the prefix cache.
-        max_seqs: Most sequences with pages at a time.
+        max_seqs: Most sequences with pages at a time, up to 4,096.
         token_budget: Most tokens in a step; None: what suits the device, and no less than
             `max_seqs`.
         prefix_cache: Whether equal beginnings of prompts share their pages.
@@ -192,7 +193,7 @@ class BatchEngine(Closing):
         swap_folder: Path | None = None,
         prefer_swap: Callable[[Sequence], bool] | None = None,
     ) -> None:
-        whole("max_seqs", max_seqs, "at least 1", 1)
+        whole("max_seqs", max_seqs, f"from 1 to {MOST_SEQUENCES:,}", 1, MOST_SEQUENCES)
         if token_budget is not None:
             whole("token_budget", token_budget, "at least 1", 1)
         for name, size in (("swap_ram", swap_ram), ("swap_disk", swap_disk)):
@@ -275,7 +276,11 @@ class BatchEngine(Closing):
     @property
     def has_work(self) -> bool:
         """Whether a step has something to do or to tell."""
-        return bool(self._arrivals or self._answers or self._news)
+        return (
+            not self._closed
+            and not self._gate.closed
+            and bool(self._arrivals or self._answers or self._news)
+        )
 
     def _check_open(self) -> None:
         self._gate.check_open()

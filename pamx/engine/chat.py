@@ -48,7 +48,7 @@ class ChatSession:
 
         A turn that is stopped early stays in the conversation with what was said so far; one
         that ends before its first token leaves the conversation as it was. Asking again stops a
-        turn that is still being answered.
+        turn that is still being answered; iterating over that one further raises a RequestError.
 
         Raises:
             RequestError: the message is empty, or the conversation has outgrown the context.
@@ -110,5 +110,11 @@ class ChatSession:
 
     def _stop_turn(self) -> None:
         if self._turn is not None:
-            self._turn.close()
+            self._turn.break_off(
+                RequestError(
+                    "This answer was broken off: the conversation went on without it, or ended.",
+                    "Take an answer to its end before the next question; chat.messages has what "
+                    "was said.",
+                )
+            )
             self._turn = None

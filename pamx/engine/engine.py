@@ -30,6 +30,7 @@ from pamx.engine.text import TextStream
 from pamx.errors import RequestError
 from pamx.models import LoadedModel
 from pamx.models.check import trained_context
+from pamx.native.partitions import partition_from_environment
 from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
 from pamx.substitute.computation import chosen_mode
 from pamx.substitute.levels import ComputeMode, Levels
@@ -155,6 +156,10 @@ class Engine(Closing):
             self.context = min(context or trained or self._paged.context, self._paged.context)
             self.attention = AttentionStatus(True, backend.name, backend.reason)
         except UnsupportedAttentionError as error:
+            if partition_from_environment(block_size):
+                raise RequestError(
+                    f"PAMX_FORCE_PARTITION cannot be had: {error.message}", "Unset it."
+                ) from error
             self.context = context or trained or 4096
             self.attention = AttentionStatus(
                 False, "mlx-lm", f"Pages do not serve this model: {error.message}"
@@ -233,7 +238,7 @@ class Engine(Closing):
         """Starts an engine that answers many requests at once, over this model's pages.
 
         Args:
-            max_seqs: Most sequences with pages at a time.
+            max_seqs: Most sequences with pages at a time, up to 4,096.
             token_budget: Most tokens in a step; None: what suits the device.
             prefix_cache: Whether equal beginnings of prompts share their pages.
             swap_ram: Bytes of memory for the pages of preempted sequences; None: a quarter of
@@ -502,8 +507,15 @@ def load(
 
     Raises:
         ModelError: the model cannot be found, fetched or built.
-        RequestError: the context does not fit; `compute` or `kv_dtype` is unknown.
+        RequestError: the context does not fit; `compute` or `kv_dtype` is unknown; or
+            PAMX_FORCE_PARTITION is wrong, or nothing that serves here has partitions.
     """
+    if name is not None and not isinstance(name, str | Path):
+        raise RequestError(
+            f"A model's name is wanted, not {name!r}.",
+            "Give a name, the path of a folder or of a .gguf file, or nothing for the default.",
+        )
+    partition_from_environment(block_size)  # before anything is fetched
     compute, kv_dtype = checked_compute(compute), checked_kv_dtype(kv_dtype)
     loaded = models.load(
         name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator
+from inspect import GEN_CLOSED, getgeneratorstate
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -82,13 +83,23 @@ class Gated(Generic[T]):
     def __init__(self, gate: Gate, items: Generator[T, None, None]) -> None:
         self._gate = gate
         self._items = items
+        self._broken_off: PamxError | None = None
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
         with self._gate:
+            if self._broken_off is not None:
+                raise self._broken_off
             return next(self._items)
+
+    def break_off(self, error: PamxError) -> None:
+        """Closes it unless it has ended; whoever goes on iterating gets the error, not an end."""
+        with self._gate.alone:
+            if getgeneratorstate(self._items) != GEN_CLOSED:
+                self._broken_off = error
+            self._items.close()
 
     def close(self) -> None:
         """Ends the work and frees what it holds; the engine may be closed already."""

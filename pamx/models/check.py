@@ -148,8 +148,8 @@ def check_folder(folder: Path) -> dict[str, Any]:
 
     Raises:
         NotAModelError: It is no model folder.
-        ModelError: A file is missing, cut short, may not be read or is none (a named pipe), or its weights are in
-            a format that mlx-lm does not read.
+        ModelError: A file is missing, cut short, may not be read or is none (a named pipe), or its
+            weights are in a format that mlx-lm does not read.
     """
     if not folder.is_dir():
         raise NotAModelError(f"There is no folder {folder}.", "Check the path.")

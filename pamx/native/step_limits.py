@@ -7,6 +7,7 @@ other.
 from __future__ import annotations
 
 LONGEST_CONTEXT = 1 << 30  # tokens of a sequence
+MOST_SEQUENCES = 1 << 12  # answered at a time; each has state in Python, and more would only wait
 MOST_QUERY_TOKENS = 1 << 24  # of all sequences of a step
 MOST_HEADS = 1 << 16  # query heads of a layer
 

@@ -20,6 +20,7 @@ from pamx.kv.block_table import BlockTable
 from pamx.kv.budget import measure_memory, measure_rest
 from pamx.kv.limits import give_back_free_memory
 from pamx.kv.pool import BlockPool, LayerGeometry, token_bytes
+from pamx.native.partitions import partition_from_environment
 from pamx.substitute.admission import Admission
 from pamx.substitute.choices import KvDtype, checked_compute, checked_kv_dtype
 from pamx.substitute.computation import Place, chosen_mode, substitute
@@ -73,7 +74,8 @@ class PagedModel(Closing):
     Raises:
         UnsupportedAttentionError: pages would not give this model its own numbers; it is
             unchanged then.
-        RequestError: `context` does not fit into memory; `compute` or `kv_dtype` is unknown.
+        RequestError: `context` does not fit into memory; `compute` or `kv_dtype` is unknown; or
+            PAMX_FORCE_PARTITION is wrong.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class PagedModel(Closing):
         disposable: bool = False,
     ) -> None:
         wanted, dtype = checked_compute(compute) or "mlx", checked_kv_dtype(kv_dtype)
+        partition_from_environment(block_size)  # before a wrong one is taken for the model's fault
         self.backend = backend or choose_backend()
         layers = discover_geometry(model)
         mode, reason = chosen_mode(wanted, self.backend)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,12 +211,38 @@ def test_unknown_fields_are_told_once() -> None:
 def test_a_line_without_end_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "LONGEST", 8)
     stream = io.BytesIO(b"12345678\r\n" + b"x" * 50 + b"\n123456789\nlast")
-    assert list(lines.numbered_lines(stream)) == [
+    assert list(lines.numbered_lines(stream, "f")) == [
         (1, b"12345678"),
         (2, None),
         (3, None),
         (4, b"last"),
     ]
+
+
+def test_a_line_that_never_ends_is_an_error_with_its_number() -> None:
+    with Path("/dev/zero").open("rb") as zero:
+        stream: Any = io.BufferedReader(_After(b"first\n", zero))
+        found = lines.numbered_lines(stream, "rows")
+        assert next(found) == (1, b"first")
+        with pytest.raises(RequestError, match="rows:2: this line has more than 256 MB and no end"):
+            next(found)
+
+
+class _After(io.RawIOBase):
+    """A beginning, and then what another file gives."""
+
+    def __init__(self, beginning: bytes, rest: Any) -> None:
+        self._beginning, self._rest = beginning, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._beginning:
+            return int(self._rest.readinto(buffer))
+        size = min(len(buffer), len(self._beginning))
+        buffer[:size], self._beginning = self._beginning[:size], self._beginning[size:]
+        return size
 
 
 @pytest.mark.parametrize("data", [b"\x7fELF\0\xff\n" * 9, "one\ntwo\n".encode("utf-16")])

@@ -64,6 +64,7 @@ def test_a_misspelt_default_is_recognised(run: Run) -> None:
         ["generate", "--batch", "{folder}/in", "-o", "{folder}/none/out"],
         ["generate", "--batch", "{folder}/in", "-o", "{folder}"],
         ["generate", "--batch", "{folder}/in", "-o", "{folder}/{long}"],
+        ["generate", "--batch", "/dev/zero"],
         ["generate", "hi", "--context", "100000"],
         ["generate", "--batch", "{folder}/in", "--context", "100000"],
         ["generate", "hi", "--context", "8"],
@@ -77,6 +78,28 @@ def test_what_cannot_be_meant_exits_with_2(run: Run, args: list[str], tmp_path: 
     done = run(*(word.format(folder=tmp_path, long="x" * 300) for word in args))
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["generate", "hi"], ["chat"], ["generate", "hi", "--beams", "2"]]
+)
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"PAMX_FORCE_PARTITION": "7"}, "is 7, but a partition is a multiple of 16 tokens."),
+        ({"PAMX_FORCE_PARTITION": "x"}, "is 'x', not a number of tokens."),
+        ({"PAMX_FORCE_PARTITION": "64", "PAMX_DISABLE_NATIVE": "1"}, " cannot be had: "),
+    ],
+    ids=str,
+)
+def test_a_partition_that_cannot_be_had_is_an_error(
+    run: Run, command: list[str], settings: dict[str, str], said: str
+) -> None:
+    """And no answer by other means, which an A/B run would take for one with the partition."""
+    done = run(*command, input="Hello\n", env=settings)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0].startswith("Error: PAMX_FORCE_PARTITION")
+    assert said in done.stderr
 
 
 @pytest.mark.parametrize(

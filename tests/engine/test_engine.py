@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import pytest
@@ -215,15 +216,22 @@ def test_asking_again_or_clearing_ends_the_turn_before(engine: Engine) -> None:
     first = session.ask(QUESTION)
     heard = next(first).text + next(first).text
     (*_, second) = session.ask("Say hello.", max_tokens=4)
-    assert list(first) == []
+    for _ in "ab":  # no end that could be taken for the answer's
+        with pytest.raises(RequestError, match="broken off"):
+            next(first)
     assert [m["content"] for m in session.messages[:3]] == [QUESTION, heard, "Say hello."]
     assert second.completion is not None
     assert second.completion.tokens == engine.generate(session.messages[:3], max_tokens=4).tokens
     third = session.ask("And again?")
     next(third)
     session.clear()
-    assert list(third) == []
+    with pytest.raises(RequestError, match="broken off"):
+        next(third)
     assert session.messages == []
+    fourth = session.ask("Bye.", max_tokens=2)
+    list(fourth)
+    session.clear()
+    assert list(fourth) == []  # it had ended
     assert free_blocks(engine) == engine._paged.manager.num_blocks  # type: ignore[union-attr]
 
 
@@ -319,3 +327,26 @@ def test_a_load_that_fails_does_not_restore_what_it_throws_away(
     monkeypatch.setattr("pamx.native.matrices.Matrix.unpack", unpack)
     with pytest.raises(MemoryError):
         pamx.load(context=64)
+
+
+@pytest.mark.parametrize("name", [5, b"org/model", ["x"]])
+def test_what_is_no_name_is_refused_in_words(name: Any) -> None:
+    with pytest.raises(RequestError, match="A model's name is wanted"):
+        pamx.load(name)
+
+
+def test_a_batch_has_a_largest_size(engine: Engine) -> None:
+    with pytest.raises(RequestError, match="max_seqs is 4097; it must be from 1 to 4,096"):
+        engine.batch(max_seqs=4097)
+
+
+def test_a_batch_of_a_closed_engine_has_no_work(default_model_path: Path) -> None:  # noqa: ARG001
+    """Else `while batch.has_work` would go on with steps that can only fail."""
+    with pamx.load(context=64, compute="exact") as engine:
+        batch = engine.batch(max_seqs=2)
+        batch.submit(Request("a", engine.tokens(QUESTION), max_tokens=4))
+        batch.step()
+        assert batch.has_work
+    assert not batch.has_work
+    batch.close()
+    assert not batch.has_work

@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
+from pamx.errors import RequestError
+from pamx.sizes import bytes_text
+
 LONGEST = 16_000_000  # bytes; more is no prompt, but a file that is not what it was taken for
+# Bytes of a line after which no end is waited for: a stray line is passed over within a second, and
+# a device or a program that writes for ever is found out in that time too.
+ENDLESS = 256_000_000
 _RUNS = 10  # of line numbers that a message lists
 _BOM = b"\xef\xbb\xbf"
 
 
-def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+def numbered_lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes | None]]:
     """Line numbers from 1 and lines, without the UTF-8 mark at the start and the line ends.
 
     Blank lines are left out. None stands for a line of more than `LONGEST` bytes; it is skipped
     without being held in memory.
+
+    Args:
+        stream: The file.
+        name: What to call it.
+
+    Raises:
+        RequestError: a line has not ended after `ENDLESS` bytes.
     """
     number = 0
     while line := stream.readline(LONGEST + 2):
@@ -22,16 +35,24 @@ def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
         if number == 1:
             line = line.removeprefix(_BOM)
         if len(line.rstrip(b"\r\n")) > LONGEST:
+            length = len(line)
             while line and not line.endswith(b"\n"):
+                if length > ENDLESS:
+                    raise RequestError(
+                        f"{name}:{number}: this line has more than {bytes_text(ENDLESS)} and no "
+                        "end.",
+                        f"Name a file with a row a line, each of at most {bytes_text(LONGEST)}.",
+                    )
                 line = stream.readline(LONGEST)
+                length += len(line)
             yield number, None
         elif line.strip():
             yield number, line.rstrip(b"\r\n")
 
 
-def count_lines(stream: BinaryIO) -> int:
+def count_lines(stream: BinaryIO, name: str) -> int:
     """How many lines `numbered_lines` gives."""
-    return sum(1 for _ in numbered_lines(stream))
+    return sum(1 for _ in numbered_lines(stream, name))
 
 
 def lines_text(numbers: Iterable[int]) -> str:

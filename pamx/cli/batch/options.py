@@ -8,6 +8,7 @@ import typer
 
 from pamx.cli import options
 from pamx.cli.batch.choices import Format, Order
+from pamx.native.step_limits import MOST_SEQUENCES
 
 Batch = Annotated[
     str | None,
@@ -56,7 +57,7 @@ MaxSeqs = Annotated[
     int,
     typer.Option(
         min=1,
-        max=4096,
+        max=MOST_SEQUENCES,
         metavar="N",
         help="With --batch: most answers in progress at a time. Pages are made for so many of "
         "--context each, as far as half of the free memory goes; answers share them.",

@@ -66,9 +66,9 @@ def read_rows(
         defaults: What holds for rows that say nothing else.
 
     Raises:
-        RequestError: the file is one JSON array, or no text.
+        RequestError: the file is one JSON array, or no text, or has a line without an end.
     """
-    lines = numbered_lines(stream)
+    lines = numbered_lines(stream, name)
     first = next(lines, None)
     if first is None:
         return

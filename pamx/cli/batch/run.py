@@ -107,7 +107,7 @@ def most_together(file: str, max_seqs: int, n: int) -> int:
     if not Path(file).is_file():  # a pipe
         return max_seqs
     with Path(file).open("rb") as stream:
-        return max(1, min(max_seqs, n * count_lines(stream)))
+        return max(1, min(max_seqs, n * count_lines(stream, file)))
 
 
 class _Run:
@@ -266,5 +266,5 @@ def _progress(job: Job, before: int, answers: int) -> Progress:
     total = None
     if not job.quiet and Path(job.file).is_file():
         with Path(job.file).open("rb") as stream:
-            total = max(count_lines(stream) - before, 0)
+            total = max(count_lines(stream, job.file) - before, 0)
     return Progress(total, quiet=job.quiet, answers=answers)

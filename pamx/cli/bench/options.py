@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pamx.cli import options
+from pamx.native.step_limits import MOST_SEQUENCES
 
 
 class Format(StrEnum):
@@ -176,7 +177,7 @@ MaxSeqs = Annotated[
     int,
     typer.Option(
         min=1,
-        max=4096,
+        max=MOST_SEQUENCES,
         metavar="N",
         help="With --trace or --arrivals: most answers in progress at a time.",
     ),

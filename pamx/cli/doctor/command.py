@@ -11,6 +11,7 @@ import typer
 from pamx.cli import options
 from pamx.cli.doctor.row import Row
 from pamx.cli.terminal import say, write, write_json
+from pamx.native.step_limits import MOST_SEQUENCES
 
 if TYPE_CHECKING:
     from pamx.cli.doctor.fit import Question
@@ -53,7 +54,7 @@ Context = Annotated[
 ]
 Batch = Annotated[
     int,
-    typer.Option("--batch", min=1, max=4096, metavar="B", help="Sequences at a time."),
+    typer.Option("--batch", min=1, max=MOST_SEQUENCES, metavar="B", help="Sequences at a time."),
 ]
 
 

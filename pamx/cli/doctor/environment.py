@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable
 
 from pamx.cli.doctor.row import Row, Status
 from pamx.errors import PamxError
-from pamx.native.partitions import against_partition
+from pamx.native.partitions import partition_from_environment
 from pamx.switches import is_clear
 
 
@@ -38,13 +37,7 @@ def _home() -> None:
 
 
 def _partition() -> None:
-    text = os.environ.get("PAMX_FORCE_PARTITION", "")
-    if text and not (re.fullmatch("[0-9]{1,10}", text) and int(text) < 2**31):
-        raise PamxError(
-            f"PAMX_FORCE_PARTITION is {text!r}, not a number of tokens.", "Correct or unset it."
-        )
-    if text and int(text) and (why := against_partition(int(text), _BLOCK_SIZE)):
-        raise PamxError(f"PAMX_FORCE_PARTITION is {text}, but {why}.", "Correct or unset it.")
+    partition_from_environment(_BLOCK_SIZE)
 
 
 _BLOCK_SIZE = 16  # of pages, unless one asks otherwise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-MOST_SEQUENCES = 4096  # that are asked for, or counted
+from pamx.native.step_limits import MOST_SEQUENCES as MOST_SEQUENCES
 
 
 @dataclass(frozen=True)
