@@ -336,3 +336,13 @@ def test_a_missed_precision_is_told() -> None:
     (warning,) = imprecise(cells, WORKLOAD, 1e-6, DECISIVE)
     assert warning.startswith("64x2: the time was over")
     assert not imprecise(cells, WORKLOAD, 1e6, DECISIVE)
+
+
+def test_the_most_samples_are_not_called_too_little_time() -> None:
+    noise = Noise(0)
+    cells = measured(WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, noise()), patience(5), 0)
+    (warning,) = imprecise(cells, WORKLOAD, 1e-6, DECISIVE, 5)
+    assert "after 10 samples of each arm, the most" in warning
+    assert "--time" not in warning
+    (warning,) = imprecise(cells, WORKLOAD, 1e-6, DECISIVE, 6)
+    assert "the time was over" in warning
