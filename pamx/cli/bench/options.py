@@ -187,7 +187,7 @@ FormatOption = Annotated[
         "--format",
         metavar="FORMAT",
         help="table, md, csv, json (with raw samples) or jsonl.",
-        show_default="the ending of --output, else table",
+        show_default="the ending of --output if it is one of these, else table",
     ),
 ]
 Output = Annotated[
