@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -291,13 +292,28 @@ def notes(record: Record) -> list[str]:
         found.append(f"Not complete: {missing(record)}.")
     if record["kind"] == "replay" and len(record["cells"]) > 1:
         found.append("Each arm replayed the requests once: a difference may be chance.")
+    found += _invalid(record)
     for cell in record["cells"]:
-        where = f"{cell['workload']}, {cell['arm']}"
-        if not cell["valid"]:
-            found.append(f"{where}: invalid, because {cell['why_invalid']}")
         if (cell["outputs"] or {}).get("same") is False:
+            where = f"{cell['workload']}, {cell['arm']}"
             found.append(f"{where}: {difference(cell['outputs'])}")
     return [visible(line) for line in [*found, *record["warnings"]]]
+
+
+def _invalid(record: Record) -> list[str]:
+    """Why cells are invalid; arms of a workload that have one reason share a sentence."""
+    arms: dict[tuple[str, str], list[str]] = {}
+    for cell in record["cells"]:
+        if not cell["valid"]:
+            key = str(cell["workload"]), str(cell["why_invalid"])
+            arms.setdefault(key, []).append(str(cell["arm"]))
+    whole = Counter(str(cell["workload"]) for cell in record["cells"])
+    found = []
+    for (workload, why), names in arms.items():
+        every = 1 < len(names) == whole[workload]
+        which = f"all {len(names)} arms" if every else "; ".join(names)
+        found.append(f"{workload}, {which}: invalid, because {why}")
+    return found
 
 
 def missing(record: Record) -> str:

@@ -113,6 +113,22 @@ def test_a_run_that_is_not_complete_says_what_it_lacks(record: Record) -> None:
     assert "Not complete: 1024x1, 1024x4 were not measured." in laid_out(partial, 80)
 
 
+def test_arms_that_are_invalid_for_one_reason_share_a_sentence(record: Record) -> None:
+    bad = copy.deepcopy(record)
+    first = [cell for cell in bad["cells"] if cell["workload"] == "256x1"]
+    for cell in first:
+        cell |= {"valid": False, "why_invalid": "it is too long."}
+    said = [note for note in notes(bad) if "invalid" in note]
+    assert said == ["256x1, all 4 arms: invalid, because it is too long."]
+    first[0]["valid"] = True
+    first[1]["why_invalid"] = "it is too wide."
+    said = [note for note in notes(bad) if "invalid" in note]
+    assert said == [
+        "256x1, pamx, partition auto, control: invalid, because it is too wide.",
+        "256x1, pamx, partition 512; mlx-lm: invalid, because it is too long.",
+    ]
+
+
 def test_definitions_can_be_left_out(record: Record) -> None:
     assert "TTFT: Time to first token" in laid_out(record, 80)
     assert "TTFT: Time to first token" not in laid_out(record, 80, explained=False)
