@@ -400,8 +400,8 @@ def test_what_time_has_no_room_for_is_left_for_another_run(run: Run, tmp_path: P
     (said,) = [line for line in result.stderr.splitlines() if line.startswith("A verdict for ")]
     assert said.startswith("A verdict for all 2 workloads needs about ")
     assert "; --time is 0 s, which is not enough for one: 24x1 alone is measured" in said
-    assert "Out of time: 24x2 was not measured." in result.stderr
-    assert f"--resume {file}" in result.stderr
+    assert result.stderr.count("24x2 was not measured.") == 1
+    assert f"Out of time, so the run is not complete. `pamx bench --resume {file}`" in result.stderr
     assert "24x1: 1 sample of each arm fitted into the time" in result.stderr
     shown = run("bench", "show", str(file))
     assert re.search(r"24x1 +control +[\d.]+x, 1 sample, no verdict", shown.stdout)
@@ -540,5 +540,10 @@ def test_a_folder_of_results_that_cannot_be_written_is_told(run: Run, tmp_path: 
     assert result.returncode == 0, result.stderr
     assert "This run is not kept for `pamx bench show` nor for --resume: -o FILE" in result.stderr
     assert "there is no folder" in result.stderr
-    assert "Out of time: 64x2 was not measured." in result.stderr
+    assert "Not complete: 64x2 was not measured." in result.stdout
+    assert "Out of time, so the run is not complete." in result.stderr
+    assert "64x2" not in result.stderr.split("Out of time")[1]
+    told = run("bench", *args, "-q", "--json", env={"PAMX_HOME": str(home)})
+    assert (told.returncode, json.loads(told.stdout)["complete"]) == (0, False)
+    assert "Out of time, so the run is not complete: 64x2 was not measured." in told.stderr
     assert "--resume /" not in result.stderr
