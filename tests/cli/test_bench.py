@@ -508,6 +508,9 @@ def test_a_replay_under_load(run: Run, tmp_path: Path) -> None:
     assert all(r["times"][0] > r["submitted"] for r in requests)
     assert cell["requests"]["ttft"]["n"] == 4
     assert cell["goodput"] == pytest.approx(4 / cell["replay"]["seconds"], rel=1e-3)
+    assert cell["replay"]["met"] == 4
+    assert "4 of 4 requests met TTFT ≤ 60 s." in text
+    assert "trace.jsonl, on" in " ".join(text.split())
     assert cell["peak_memory_bytes"] > 50e6
     frame, gaps = recomputed(requests)
     for name, values in [*frame.items(), ("itl", gaps)]:
