@@ -53,12 +53,9 @@ __all__ = [*_HOME, "__version__"]
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
+        from pamx.version import pamx_version
 
-        try:
-            return version("pamx")
-        except PackageNotFoundError:
-            return "0 (not installed)"
+        return pamx_version()
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,7 +10,8 @@ from pamx.bench.metrics import BY_NAME
 
 DEFINITIONS: dict[str, str] = {
     "workload": "Tokens of a sequence, prompt and answer, x sequences submitted together.",
-    "arm": "A way to run workloads. `control`: the first arm once more, as if it were another.",
+    "arm": "A way to run workloads.",
+    "control": "The first arm once more, as if it were another.",
     "samples": "How often the arm ran: twice a round, which is all arms in random order and back.",
     "ttft": "Time to first token, of a request: first non-empty output - submission.",
     "tpot": "Time per output token, of a request: (E2E - TTFT) / (output tokens - 1), if above 1.",
@@ -27,7 +28,7 @@ DEFINITIONS: dict[str, str] = {
     "kernel": "What computed attention; as the attention call reported.",
     "outputs": "Whether tokens are those of the first arm, or where the first other one is.",
     "requests": "How many arrived.",
-    "offered": "Requests that arrived, per second.",
+    "offered": "Requests / (last arrival - first).",
     "preempted": "How often a request gave its pages back, to go on later.",
     "call": "From queueing an attention call of all sequences to its result; a sample's mean.",
     "bandwidth": "Bytes of keys and values / call. `read`: bytes read; `copy`: read and written.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from pamx.bench.workload import Arm, Workload
 FEWEST_ROUNDS, MOST_ROUNDS = FEWEST // 2, 40
 # Before that, an interval may be narrow by chance.
 ROUNDS_TO_BE_NARROW = 4
+# Looking again only when there are so many times as many: it takes longer the more there are.
+_LOOK_AGAIN = 1.1
 
 Run = Callable[[Arm], Outcome]
 
@@ -131,6 +134,7 @@ def measure(
                 with _told_if_base_fails(cell is cells[0], workload):
                     _sample(cell, workload, run, (number, half, at), cell is cells[0])
 
+    look = ROUNDS_TO_BE_NARROW
     for number, turns in enumerate(rounds(able, seed)):
         if number == patience.most_rounds or not able:
             break
@@ -142,8 +146,10 @@ def measure(
         if not number and now + (now - begin) > end:
             break  # nor would the other half of the first
         take(turns[len(able) :], number)
-        if number + 1 >= ROUNDS_TO_BE_NARROW and narrow(able, decisive, patience.precision):
-            break
+        if number + 1 >= look:
+            if narrow(able, decisive, patience.precision):
+                break
+            look = math.ceil(_LOOK_AGAIN * look)
 
 
 def warm_up_seconds(cells: Sequence[Cell]) -> float:

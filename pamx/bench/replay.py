@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pamx.bench.arrivals import Arrival
-from pamx.bench.measure import Cell, take_sample
+from pamx.bench.measure import Cell, take_sample, timings
 from pamx.bench.outputs import compare_outputs
 from pamx.bench.program import ProgramRefusal
 from pamx.bench.record import Record
 from pamx.bench.results import cell_record
+from pamx.bench.slo import meets
 from pamx.bench.surroundings import noted
 from pamx.bench.sweep import ModelChoice, Programs, UnfitError, check_fit
 from pamx.bench.timetable import UNASKED, in_words
@@ -93,7 +94,7 @@ def replay(
             if cell is not base and not cell.invalid:
                 cell.outputs = compare_outputs(base.tokens, cell.tokens, base.arm.id)
             found = cell_record(cell, shape, plan.limits)
-            found |= {"workload": "replay", "replay": _summary(cell, requests)}
+            found |= {"workload": "replay", "replay": _summary(cell, requests, plan.limits)}
             record["cells"].append(found)
             save(record)
         record["complete"] = True
@@ -137,13 +138,17 @@ def _replay_one(
     return cell
 
 
-def _summary(cell: Cell, requests: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the engine did: how long, and how pages were shared out."""
+def _summary(
+    cell: Cell, requests: Sequence[dict[str, Any]], limits: Mapping[str, float]
+) -> dict[str, Any]:
+    """What the engine did: how long, for how many within the limits, how pages were shared out."""
+    met = [meets(timing, limits) for sample in cell.samples for timing in timings(sample)]
     last = max((r["times"][-1] for s in cell.samples for r in s["requests"]), default=None)
     return {
         "requests": len(requests),
         "seconds": last,
         "offered_per_s": len(requests) / requests[-1]["at"] if requests[-1]["at"] > 0 else None,
+        "met": sum(met) if limits and met else None,
         "preemptions": cell.told.get("preemptions"),
         "steps": cell.told.get("steps"),
     }

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from pamx.bench.definitions import title
-from pamx.bench.measure import Cell, drifting, narrow, timings
+from pamx.bench.measure import MOST_ROUNDS, Cell, drifting, narrow, timings
 from pamx.bench.metrics import COMPARED, OF_CALLS, OF_REQUESTS, Metric
 from pamx.bench.slo import goodput
 from pamx.bench.statistics import (
@@ -148,9 +148,13 @@ def ratio_fields(found: Ratio, margin: float) -> dict[str, Any]:
 
 
 def imprecise(
-    cells: Sequence[Cell], workload: Workload, precision: float, decisive: Sequence[Metric]
+    cells: Sequence[Cell],
+    workload: Workload,
+    precision: float,
+    decisive: Sequence[Metric],
+    most_rounds: int = MOST_ROUNDS,
 ) -> list[str]:
-    """A sentence if the measurement ended before its intervals were narrow enough."""
+    """A sentence if the measurement ended before its intervals were narrow enough, and why."""
     able = [c for c in cells if c.arm.kind != "machine" and not c.invalid]
     wide = [m.title for m in decisive if not narrow(able, (m,), precision)]
     if not wide:
@@ -160,9 +164,15 @@ def imprecise(
             f"{workload.id}: {counted(count, 'sample')} of each arm fitted into the time, and a "
             f"verdict needs {FEWEST}: a longer --time brings them."
         ]
+    what = f"within {precision:.1%} ({', '.join(wide)})"
+    if count >= 2 * most_rounds:
+        return [
+            f"{workload.id}: intervals were not {what} after {count} samples of each arm, the most "
+            "that are taken whatever the time: a quieter machine, or a --precision that it allows."
+        ]
     return [
-        f"{workload.id}: the time was over before intervals were within {precision:.1%} "
-        f"({', '.join(wide)}): a longer --time narrows them."
+        f"{workload.id}: the time was over before intervals were {what}: a longer --time narrows "
+        "them."
     ]
 
 

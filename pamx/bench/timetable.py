@@ -44,6 +44,16 @@ def in_words(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min"
 
 
+def in_seconds(seconds: float) -> str:
+    """A rough duration in the unit of --time: 45 s, or 950 s (16 minutes)."""
+    words = in_words(seconds)
+    return words if words.endswith(" s") else f"{_tens(seconds)} s ({words})"
+
+
+def _tens(seconds: float) -> int:
+    return math.ceil(seconds / 10) * 10
+
+
 class Timetable:
     """Verdicts for as many workloads as possible; what is left over is shared out by work.
 
@@ -147,16 +157,16 @@ class Timetable:
         rest = self._rest()
         names = [first.id, *self._left]
         what = f"all {len(names)} workloads" if len(names) > 1 else first.id
-        needs = f"A verdict for {what} needs about {in_words(needed)}"
+        needs = f"A verdict for {what} needs about {in_seconds(needed)}"
         if gone + rest >= needed:
             self._promised = names
             if gone + rest > UNASKED:
-                self._tell(f"{needs}; this run goes on for up to {in_words(gone + rest)}.")
+                self._tell(f"{needs}; this run goes on for up to {in_seconds(gone + rest)}.")
             return
         having = [first.id, *self._with_verdict(rest - mine)] if rest >= mine else []
         self._promised = having
         limit = (
-            f"a run without --time ends after {in_words(MOST_UNASKED)}"
+            f"a run without --time ends after {in_seconds(MOST_UNASKED)}"
             if self._given is None
             else f"--time is {self._given:g} s"
         )
@@ -165,5 +175,8 @@ class Timetable:
             enough = f"which is enough for {quick}, and the rest is left to --resume"
         else:
             enough = f"which is not enough for one: {first.id} alone is measured, without a verdict"
-        wanted = math.ceil(_SPARE * needed / 10) * 10
-        self._tell(f"{needs}; {limit}, {enough}. --time {wanted} would do.")
+        wanted = _tens(_SPARE * needed)
+        self._tell(
+            f"{needs}; {limit}, {enough}. --time {wanted} would do, which is {_SPARE - 1:.0%} more "
+            "as a reserve."
+        )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pamx.bench.definitions import DEFINITIONS, title
@@ -216,8 +218,16 @@ def subject(record: Record) -> str:
         query, kv, dim = heads
         return f"Attention alone: {query} query heads on {kv} KV heads of {dim}"
     model = record["provenance"].get("model") or {}
-    settings = [str(model.get("name", "")), str(model.get("compute", ""))]
+    settings = [str(model.get("name", "")), str(model.get("compute", "")), arrivals(record)]
     return ", ".join(word for word in settings if word) or str(record["kind"])
+
+
+def arrivals(record: Record) -> str:
+    """Where the requests of a replay came from: a pattern, or a file's name; "" of others."""
+    settings = record["provenance"]["settings"]
+    if record["kind"] != "replay":
+        return ""
+    return str(settings.get("arrivals") or Path(str(settings.get("trace") or "")).name)
 
 
 def machine(record: Record) -> str:
@@ -289,15 +299,75 @@ def notes(record: Record) -> list[str]:
     found = []
     if not record["complete"]:
         found.append(f"Not complete: {missing(record)}.")
-    if record["kind"] == "replay" and len(record["cells"]) > 1:
-        found.append("Each arm replayed the requests once: a difference may be chance.")
+    if record["kind"] == "replay":
+        found += _of_replay(record)
+    elif any(cell.get("goodput") is not None for cell in record["cells"]):
+        found.append(f"Goodput counts requests with {limits_words(record)}.")
+    found += _invalid(record)
     for cell in record["cells"]:
-        where = f"{cell['workload']}, {cell['arm']}"
-        if not cell["valid"]:
-            found.append(f"{where}: invalid, because {cell['why_invalid']}")
         if (cell["outputs"] or {}).get("same") is False:
+            where = f"{cell['workload']}, {cell['arm']}"
             found.append(f"{where}: {difference(cell['outputs'])}")
     return [visible(line) for line in [*found, *record["warnings"]]]
+
+
+def _of_replay(record: Record) -> list[str]:
+    """What arrived, how many requests were served within the limits, and what that is worth."""
+    cells = record["cells"]
+    found = [_arrived(record, cells[0]["replay"])] if cells else []
+    for cell in cells:
+        met = cell["replay"].get("met")
+        if met is not None:
+            which = f"{cell['arm']}: " if len(cells) > 1 else ""
+            of = f"{met:,} of {counted(cell['replay']['requests'], 'request')}"
+            found.append(f"{which}{of} met {limits_words(record)}.")
+    if len(cells) > 1:
+        found.append(
+            "Each arm replayed the requests once: figures have no interval, and a difference may "
+            "be chance."
+        )
+    elif cells:
+        found.append("It was replayed once: figures have no interval, and may differ next time.")
+    return found
+
+
+def _arrived(record: Record, done: dict[str, Any]) -> str:
+    settings = record["provenance"]["settings"]
+    what = counted(done["requests"], "request")
+    if settings.get("arrivals"):
+        what += f", drawn from {arrivals(record)} with seed {record['provenance']['seed']},"
+    offered = done["offered_per_s"]
+    if offered is None:
+        return f"{what} arrived all at once."
+    seconds = duration(done["requests"] / offered)
+    return f"{what} arrived within {seconds}: {rate(offered)} a second were offered."
+
+
+def limits_words(record: Record) -> str:
+    """Such as "TTFT ≤ 500 ms and TPOT ≤ 50 ms"."""
+    limits = record["plan"].get("limits") or {}
+    return " and ".join(f"{title(name)} ≤ {_limit(most)}" for name, most in limits.items())
+
+
+def _limit(seconds: float) -> str:
+    """As it may have been given: in ms below a second."""
+    return f"{seconds:g} s" if seconds >= 1 else f"{seconds * 1000:g} ms"
+
+
+def _invalid(record: Record) -> list[str]:
+    """Why cells are invalid; arms of a workload that have one reason share a sentence."""
+    arms: dict[tuple[str, str], list[str]] = {}
+    for cell in record["cells"]:
+        if not cell["valid"]:
+            key = str(cell["workload"]), str(cell["why_invalid"])
+            arms.setdefault(key, []).append(str(cell["arm"]))
+    whole = Counter(str(cell["workload"]) for cell in record["cells"])
+    found = []
+    for (workload, why), names in arms.items():
+        every = 1 < len(names) == whole[workload]
+        which = f"all {len(names)} arms" if every else "; ".join(names)
+        found.append(f"{workload}, {which}: invalid, because {why}")
+    return found
 
 
 def missing(record: Record) -> str:
@@ -314,6 +384,8 @@ def definitions(record: Record, tables: Sequence[Table]) -> list[str]:
     """What the columns of these tables mean, under the names that they have there."""
     keys = [column.key for table in tables for column in table.columns]
     keys += [key for table in tables for key in table.about]
+    if any(cell["control_of"] is not None for cell in record["cells"]):
+        keys.append("control")
     known = DEFINITIONS | record["definitions"]
     found = dict.fromkeys(key for key in keys if key in known)
     return [visible(f"{title(key)}: {known[key]}") for key in found]

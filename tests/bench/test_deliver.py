@@ -57,6 +57,21 @@ def test_a_report_in_a_file_leaves_stdout_alone(
     assert "TTFT" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["report.txt", "report", "report.doc", ".hidden"])
+def test_a_file_whose_ending_says_nothing_gets_the_table(
+    name: str, recorded: dict[str, Any], tmp_path: Path
+) -> None:
+    run, file = tmp_path / "run.json", tmp_path / name
+    run.write_text(json.dumps(recorded))
+    result = runner.invoke(app, ["bench", "show", str(run), "-q", "-o", str(file)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    shown = runner.invoke(app, ["bench", "show", str(run), "-q"], env={"COLUMNS": "100"})
+    assert file.read_text() == shown.stdout
+    nowhere = runner.invoke(app, ["bench", "show", str(run), "-o", "/dev/null"])
+    assert (nowhere.exit_code, nowhere.stdout) == (0, "")
+
+
 @pytest.mark.parametrize(
     "content",
     [

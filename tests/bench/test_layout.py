@@ -103,6 +103,7 @@ def test_what_is_defined_is_what_is_shown(record: Record, kind: str) -> None:
     about = {"sweep": {"verdict", "value", "interval", "p50, p90, p99", "times", "relative speed"}}
     about |= {"limited": about["sweep"], "kernel": {"value", "interval"}}
     about |= {"replay": {"p50, p90, p99", "times"}}
+    about[kind].add("control")
     assert set(names[len(titles) :]) == about[kind]
 
 
@@ -111,6 +112,48 @@ def test_a_run_that_is_not_complete_says_what_it_lacks(record: Record) -> None:
     assert "Not complete: it was interrupted." in laid_out(partial, 80)
     partial["cells"] = [c for c in partial["cells"] if c["context"] == 256]
     assert "Not complete: 1024x1, 1024x4 were not measured." in laid_out(partial, 80)
+
+
+def test_a_replay_tells_what_arrived_and_what_met_the_limits(record: Record) -> None:
+    found = copy.deepcopy(record) | {"kind": "replay", "comparisons": []}
+    found["plan"]["limits"] = {"ttft": 0.5, "e2e": 2.0}
+    found["provenance"]["settings"] = {"arrivals": "poisson:3"}
+    replay = {"requests": 12, "offered_per_s": 2.0, "preemptions": 0, "met": 5}
+    found["cells"] = [found["cells"][0] | {"replay": replay}]
+    text = laid_out(found, 100)
+    assert text.startswith("tiny, fast, poisson:3, on Example CPU")
+    assert "12 requests, drawn from poisson:3 with seed 3, arrived within 6.00 s: 2.00" in text
+    assert "\n5 of 12 requests met TTFT ≤ 500 ms and E2E ≤ 2 s." in text
+    assert "It was replayed once: figures have no interval" in text
+    assert "control" not in text
+    found["provenance"]["settings"] = {"trace": "/a/trace.jsonl"}
+    found["cells"][0]["replay"] = replay | {"met": None, "offered_per_s": None}
+    text = laid_out(found, 100)
+    assert text.startswith("tiny, fast, trace.jsonl, on")
+    assert "12 requests arrived all at once." in text
+    assert "met" not in text.split("Definitions")[0]
+
+
+def test_goodput_of_a_sweep_names_its_limits() -> None:
+    found = synthetic_record([256], [1], limits={"ttft": 1.0, "tpot": 0.05})
+    assert "Goodput counts requests with TTFT ≤ 1 s and TPOT ≤ 50 ms." in notes(found)
+    assert not any("Goodput" in note for note in notes(synthetic_record([256], [1])))
+
+
+def test_arms_that_are_invalid_for_one_reason_share_a_sentence(record: Record) -> None:
+    bad = copy.deepcopy(record)
+    first = [cell for cell in bad["cells"] if cell["workload"] == "256x1"]
+    for cell in first:
+        cell |= {"valid": False, "why_invalid": "it is too long."}
+    said = [note for note in notes(bad) if "invalid" in note]
+    assert said == ["256x1, all 4 arms: invalid, because it is too long."]
+    first[0]["valid"] = True
+    first[1]["why_invalid"] = "it is too wide."
+    said = [note for note in notes(bad) if "invalid" in note]
+    assert said == [
+        "256x1, pamx, partition auto, control: invalid, because it is too wide.",
+        "256x1, pamx, partition 512; mlx-lm: invalid, because it is too long.",
+    ]
 
 
 def test_definitions_can_be_left_out(record: Record) -> None:

@@ -15,7 +15,7 @@ from pamx.bench.order import rounds
 from pamx.bench.outputs import compare_outputs
 from pamx.bench.program import Outcome, ProgramError, ProgramRefusal
 from pamx.bench.results import comparison_records, imprecise
-from pamx.bench.timetable import Timetable, in_words, work
+from pamx.bench.timetable import Timetable, in_seconds, in_words, work
 from pamx.bench.workload import Arm, Workload, arms
 
 from .synthetic import Noise, measured, outcome, patience
@@ -125,7 +125,7 @@ def test_without_time_for_all_the_quick_ones_get_a_verdict() -> None:
     assert said == (
         f"A verdict for all 4 workloads needs about {math.ceil(seconds)} s; --time is "
         "60 s, which is enough for 64x1, 64x4, 64x8, and the rest is left to --resume. "
-        f"--time {math.ceil(1.2 * seconds / 10) * 10} would do."
+        f"--time {math.ceil(1.2 * seconds / 10) * 10} would do, which is 20% more as a reserve."
     )
 
 
@@ -143,7 +143,7 @@ def test_without_time_for_one_verdict_the_first_is_measured_alone() -> None:
     [
         (1e-4, 120, None),
         (2e-3, 2 * sum(needed(2e-3, w) for w in SHAPES), "this run goes on for up to"),
-        (10e-3, 600, "a run without --time ends after 10 minutes, which is enough for 64x1, 64x4"),
+        (10e-3, 600, "ends after 600 s (10 minutes), which is enough for 64x1, 64x4"),
     ],
 )
 def test_a_run_that_nobody_limited_takes_what_verdicts_need(
@@ -184,6 +184,11 @@ def test_a_workload_that_no_arm_can_run_says_nothing_of_the_others() -> None:
 def test_durations_in_words() -> None:
     said = [in_words(s) for s in (0, 4.2, 99, 100, 290, 5930, 12000)]
     assert said == ["1 s", "5 s", "99 s", "2 minutes", "5 minutes", "99 minutes", "3 h 20 min"]
+
+
+def test_durations_in_the_unit_of_the_option() -> None:
+    said = [in_seconds(s) for s in (4.2, 954, 12000)]
+    assert said == ["5 s", "960 s (16 minutes)", "12000 s (3 h 20 min)"]
 
 
 def test_arms_that_do_not_fit_are_not_run() -> None:
@@ -336,3 +341,13 @@ def test_a_missed_precision_is_told() -> None:
     (warning,) = imprecise(cells, WORKLOAD, 1e-6, DECISIVE)
     assert warning.startswith("64x2: the time was over")
     assert not imprecise(cells, WORKLOAD, 1e6, DECISIVE)
+
+
+def test_the_most_samples_are_not_called_too_little_time() -> None:
+    noise = Noise(0)
+    cells = measured(WORKLOAD, [A, B], lambda _: outcome(WORKLOAD, noise()), patience(5), 0)
+    (warning,) = imprecise(cells, WORKLOAD, 1e-6, DECISIVE, 5)
+    assert "after 10 samples of each arm, the most" in warning
+    assert "--time" not in warning
+    (warning,) = imprecise(cells, WORKLOAD, 1e-6, DECISIVE, 6)
+    assert "the time was over" in warning

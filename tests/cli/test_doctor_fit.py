@@ -381,7 +381,7 @@ def test_a_hub_that_is_not_there_is_said_soon(run: Run, tmp_path: Path, answers:
 
 def test_too_long_for_the_model(run: Run) -> None:
     fit, result = asked(run, "--model", "smollm2-135m", "--context", "8193")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert fit["verdict"].startswith("No: smollm2-135m was made for 8,192 tokens")
     assert "at most 8,192" in fit["fix"]
     assert fit["longest"] <= 8192

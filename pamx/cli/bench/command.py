@@ -92,8 +92,9 @@ def bench(
     pamx bench --arrivals poisson:2 --requests 40 --slo ttft=500ms,tpot=50ms
 
     Ctrl-C keeps the workloads that were finished, and so does the end of --time; --resume measures
-    the rest. Exit status: 0 done, 1 a program could not start or failed, or a file is damaged, 2
-    what was asked for cannot be measured, 130 interrupted.
+    the rest. Exit status: 0 done, or out of time (then standard error says so, and "complete" is
+    false in the JSON), 1 a program could not start or failed, or a file is damaged, 2 what was
+    asked for cannot be measured, 130 interrupted.
     """
     from pamx.cli.bench import choose
 
@@ -341,8 +342,11 @@ def _measured(record: Record, measure: Measure, to: Delivery, kept: Path | None)
     progress.clear()
     _deliver(record, to)
     if not record["complete"]:
+        told = to.output is not None or to.form.value in ("table", "md")  # in the report
         rest = f" `pamx bench --resume {file}` measures the rest; a longer --time may go with it."
-        note(f"Out of time: {missing(record)}.{rest if file is not None else ''}")
+        what = "Out of time, so the run is not complete"
+        what += "." if told else f": {missing(record)}."
+        note(f"{what}{rest if file is not None else ''}")
     if any(cell.get("failed") for cell in record["cells"]):
         raise typer.Exit(FAILED)
 

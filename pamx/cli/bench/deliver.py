@@ -40,16 +40,13 @@ class Delivery:
 
 
 def delivery(form: Format | None, output: Path | None, plot: Path | None, quiet: bool) -> Delivery:
-    """Raises a usage error for a file whose ending says nothing, or that cannot be written."""
+    """Raises a usage error for a file that cannot be written; one whose ending says nothing gets a
+    table."""
     if form is None:
         ending = "" if output is None else output.suffix.lower().removeprefix(".")
-        if output is not None and ending not in set(Format) - {Format.TABLE}:
-            raise typer.BadParameter(
-                f"the ending of {output} is none of .md, .csv, .json and .jsonl: "
-                "say --format, or name another file.",
-                param_hint="--output",
-            )
-        form = Format(ending) if ending else Format.TABLE
+        if output is not None and not str(output).strip():
+            raise typer.BadParameter("it is blank: name a file.", param_hint="--output")
+        form = Format(ending) if ending in set(Format) else Format.TABLE
     for option, path in (("--output", output), ("--plot", plot)):
         if path is not None:
             check_target(option, path)

@@ -91,7 +91,8 @@ Time = Annotated[
         help="Stop after this long, loading aside. How long verdicts take is said after the first "
         "warm-up. A verdict needs three rounds, in each of which every arm has two turns; a "
         "workload that has no room for them is left to --resume. Only the first one is measured in "
-        "any case, and by what fits.",
+        "any case, and by what fits. Not with --arrivals or --trace, which take as "
+        "long as their requests do.",
         least=0,
         show_default="twice what verdicts need, from 2 to 10 minutes",
     ),
@@ -111,7 +112,8 @@ Slo = Annotated[
     typer.Option(
         metavar="LIMITS",
         help="Count requests that meet these as goodput, such as ttft=500ms,tpot=50ms; limits of "
-        "ttft, tpot and e2e.",
+        "ttft, tpot and e2e. With --arrivals or --trace, of what arrived; else of each workload's "
+        "requests, which are submitted all at once.",
         show_default=False,
     ),
 ]
@@ -188,7 +190,7 @@ FormatOption = Annotated[
         "--format",
         metavar="FORMAT",
         help="table, md, csv, json (with raw samples) or jsonl.",
-        show_default="the ending of --output, else table",
+        show_default="the ending of --output if it is one of these, else table",
     ),
 ]
 Output = Annotated[

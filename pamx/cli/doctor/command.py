@@ -171,8 +171,8 @@ def doctor(
 
     Nothing is changed, and nothing but the Hugging Face Hub is contacted: to see whether it
     answers, and for the sizes of a model that is not here. Sizes are decimal: 1 MB is a million
-    bytes. Exit status 1 if something failed or the model does not fit; a warning is no failure
-    without --strict.
+    bytes. Exit status 1 if something failed or the model does not fit into memory, 2 if it was not
+    made for so long a context; a warning is no failure without --strict.
     """
     _check_usage(ctx, "--plan" if plan else "--model" if model is not None else "")
     if plan:
@@ -283,5 +283,7 @@ def _show_fit(question: Question, verbose: bool, json: bool) -> None:
         from pamx.cli.doctor.fit_report import show_fit
 
         show_fit(fit, verbose)
+    if fit.trained is not None and fit.context > fit.trained:
+        raise typer.Exit(2)
     if not fit.fits:
         raise typer.Exit(1)

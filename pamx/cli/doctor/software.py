@@ -7,6 +7,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 
 from pamx.cli.doctor.row import Row
+from pamx.version import HOME
 
 
 def check_python() -> Row:
@@ -18,7 +19,10 @@ def check_python() -> Row:
 def check_pamx() -> Row:
     import pamx
 
-    return Row("pamx", "ok", f"{pamx.__version__}.", pamx.__version__)
+    found = pamx.__version__
+    if installed_version("pamx") is None:
+        return Row("pamx", "ok", f"{found}, not installed, from {HOME}.", found)
+    return Row("pamx", "ok", f"{found}.", found)
 
 
 def check_mlx_lm() -> Row:
