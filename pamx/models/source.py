@@ -89,6 +89,11 @@ def _classify(name: str | None) -> Source:
             f"{name} is a file, but not a GGUF file.",
             "Name the folder that holds the model's config.json, or a .gguf file.",
         )
+    if path:
+        raise NotAModelError(
+            f"{name} is no model: it is neither a file nor a folder.",
+            "Name the folder that holds the model's config.json, or a .gguf file.",
+        )
     if _looks_like_path(name):
         raise NotAModelError(
             f"There is no file or folder {name}.",

@@ -37,7 +37,8 @@ def _home() -> None:
     cache_root()
 
 
-def _partition() -> None:
+def check_partition() -> None:
+    """Raises PamxError if PAMX_FORCE_PARTITION is nothing that can be forced."""
     text = os.environ.get("PAMX_FORCE_PARTITION", "")
     if text and not (re.fullmatch("[0-9]{1,10}", text) and int(text) < 2**31):
         raise PamxError(
@@ -55,7 +56,7 @@ _CHECKED: dict[str, tuple[Status, Callable[[], None]]] = {
     "PAMX_WEIGHT_CACHE": ("fail", _weight_cache),
     "PAMX_NUM_THREADS": ("warn", _threads),
     "PAMX_CPU_ISA": ("warn", _isa),
-    "PAMX_FORCE_PARTITION": ("fail", _partition),
+    "PAMX_FORCE_PARTITION": ("fail", check_partition),
 }
 _SWITCHES = (
     *("PAMX_BLAS", "PAMX_DEBUG", "PAMX_NO_NATIVE", "PAMX_WERROR"),
