@@ -14,6 +14,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ import mlx.core as mx
 from pamx.closing import Closing
 from pamx.engine.checks import whole
 from pamx.engine.completion import Completion, FinishReason
-from pamx.engine.draw import Drawn, Place, adjust, answer_seed, draw
+from pamx.engine.draw import Change, Drawn, Place, adjust, answer_seed, draw
 from pamx.engine.gate import Gate
 from pamx.engine.logprobs import LogprobRows
 from pamx.engine.logprobs import Logprobs as Logprobs
@@ -134,6 +135,8 @@ class _Running:
         """Makes sure of the tokens, before anything is computed from them."""
         if self.drawn.settle():
             self.choose()
+        for _, ranked in self.logprobs:
+            ranked.settle()
 
     def choose(self) -> None:
         for rows, ranked in self.logprobs:
@@ -467,34 +470,30 @@ class BatchEngine(Closing):
         """Chooses each answer's next token from its row of the step's logits; lazy."""
         if logits is None:
             return _Running([], Drawn(mx.zeros((0,), mx.int32)), [], {}, begin, num_tokens)
-        if rows != list(range(logits.shape[0])):  # some are forked
-            logits = logits[mx.array(rows)]
         places = []
-        changed: dict[int, mx.array] = {}
+        changes: dict[int, Change] = {}
         for row, answer in enumerate(answers):
             request, sampling = answer.request, answer.request.sampling
             index = answer.sequence.length - 1 - answer.sequence.prompt_len
             places.append(Place(sampling, answer.seed, index))
-            banned = self._ending(request) if index < request.min_tokens else ()
+            banned = self._ending(request) if index < request.min_tokens else frozenset()
             if banned or sampling.logit_bias or sampling.needs_history:
-                own = logits[row : row + 1]
-                changed[row] = adjust(own, sampling, request.prompt, answer.tokens, banned)
+                changes[row] = partial(_adjusted, answer=answer, banned=banned)
         first = [row for row, answer in enumerate(answers) if not answer.first]
         broken = {}
         if first:
-            nan = mx.isnan(logits if len(first) == len(answers) else logits[mx.array(first)])
-            broken = dict(zip((answers[row] for row in first), nan.any(axis=-1), strict=True))
+            # Of numbers one of which is NaN, the largest is NaN; a mask of all would be large.
+            nan = mx.isnan(mx.max(logits, axis=-1))
+            broken = {answers[row]: nan[rows[row]] for row in first}
         ranked = []
         wanted = [r for r, a in enumerate(answers) if a.request.sampling.logprobs is not None]
         if wanted:
             counts = [answers[row].request.sampling.logprobs or 0 for row in wanted]
-            of = logits if len(wanted) == len(answers) else logits[mx.array(wanted)]
-            ranked.append((wanted, LogprobRows(of, counts)))
-        if changed:
-            parts = [changed.get(row, logits[row : row + 1]) for row in range(len(answers))]
-            logits = mx.concatenate(parts)
-        running = _Running(answers, draw(logits, places), ranked, broken, begin, num_tokens)
-        running.choose()
+            ranked.append((wanted, LogprobRows(logits, counts, [rows[row] for row in wanted])))
+        drawn = draw(logits, places, rows, changes)
+        running = _Running(answers, drawn, ranked, broken, begin, num_tokens)
+        if not drawn.is_late:
+            running.choose()
         return running
 
     def _ending(self, request: Request) -> frozenset[int]:
@@ -613,6 +612,11 @@ class BatchEngine(Closing):
     def __enter__(self) -> Self:
         self._check_open()
         return self
+
+
+def _adjusted(logits: mx.array, answer: _Answer, banned: frozenset[int]) -> mx.array:
+    """An answer's row with its bias, penalties and bans, as its tokens are by then."""
+    return adjust(logits, answer.request.sampling, answer.request.prompt, answer.tokens, banned)
 
 
 def _give_back(

@@ -4,6 +4,9 @@ Rows with the same settings are drawn together. A draw inverts the cumulative di
 order of token ids, so it depends on its row, its seed and its index alone. Top-p looks at the most
 likely tokens first: nearly always they hold all that it keeps, and sorting the whole vocabulary
 costs ten times as much. Where they do not, the row is drawn again, from all tokens.
+
+A draw takes several arrays as large as its logits. Of many rows, a few are drawn at a time, so
+that what a draw takes does not grow with a batch.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
@@ -24,6 +27,11 @@ _COLDEST = 1e-5
 _STRONGEST = 1e4
 # How many of the most likely tokens top-p looks at first.
 _CANDIDATES = 1024
+# Rows that are drawn, or whose log-probabilities are computed, at a time.
+ROWS_TOGETHER = 16
+
+# Changes a row's logits [1, vocabulary] before its token is drawn.
+Change = Callable[[mx.array], mx.array]
 
 
 @dataclass(frozen=True)
@@ -43,7 +51,7 @@ class Place:
 
 @dataclass(eq=False)
 class Drawn:
-    """New tokens, of which some may yet have to be drawn again.
+    """New tokens, of which some may yet have to be drawn, or drawn again.
 
     Attributes:
         tokens: [rows]; lazy, and right once `settle` has returned.
@@ -51,17 +59,29 @@ class Drawn:
 
     tokens: mx.array
     _doubts: list[_Doubt] = field(default_factory=list)
+    _late: _Late | None = None
 
     def arrays(self) -> list[mx.array]:
         """What to evaluate ahead of `settle`, so that it need not wait long."""
+        if self._late is not None:
+            return [self._late.logits]
         return [self.tokens, *(doubt.sure for doubt in self._doubts)]
 
+    @property
+    def is_late(self) -> bool:
+        """Whether `settle` has all tokens yet to draw."""
+        return self._late is not None
+
     def settle(self) -> bool:
-        """Draws again where it is needed, which can only be told when the logits are computed.
+        """Draws what can only be drawn when the logits are computed.
 
         Returns:
             Whether a token has changed.
         """
+        if self._late is not None:
+            late, self._late = self._late, None
+            self.tokens = late.draw()
+            return True
         doubts, self._doubts = self._doubts, []
         changed = False
         for doubt in doubts:
@@ -94,31 +114,130 @@ def answer_seed(sampling: Sampling, sample: int = 0) -> int:
     return (seed + sample * 0xD1342543DE82EF95) % 2**64
 
 
-def draw(logits: mx.array, places: Sequence[Place]) -> Drawn:
-    """Draws a token for each row of logits [rows, vocabulary]; lazy.
+def draw(
+    logits: mx.array,
+    places: Sequence[Place],
+    rows: Sequence[int] | None = None,
+    changes: Mapping[int, Change] | None = None,
+) -> Drawn:
+    """Draws a token for each place; lazy.
 
-    A row's token does not depend on the other rows. Bias and penalties are not part of it: see
+    A token depends on its own row of the logits alone. Bias and penalties are not part of it: see
     `adjust`.
+
+    Args:
+        logits: [rows, vocabulary]
+        places: Of the tokens.
+        rows: Which row of the logits is whose; None: each place has its own.
+        changes: Of the logits of some of the places, by number.
     """
-    groups: dict[tuple[float, int, float, float] | None, list[int]] = {}
-    for row, place in enumerate(places):
-        groups.setdefault(_alike(place.sampling), []).append(row)
+    source = list(range(len(places))) if rows is None else list(rows)
+    changes = changes or {}
+    pieces = _pieces(places, changes)
+    if sum(len(piece.rows) for piece in pieces if piece.is_large) > ROWS_TOGETHER:
+        late = _Late(logits, places, source, changes, pieces)
+        return Drawn(mx.zeros((len(places),), mx.int32), _late=late)
     doubts: list[_Doubt] = []
     parts = []
-    for alike, rows in groups.items():
-        part = logits if len(rows) == len(places) else logits[mx.array(rows)]
-        if alike is None:
-            parts.append(mx.argmax(part, axis=-1).astype(mx.int32))
-        else:
-            tokens, doubt = _draw_alike(part, [places[row] for row in rows])
-            parts.append(tokens.astype(mx.int32))
-            if doubt is not None:
-                doubts.append(replace(doubt, rows=rows))
-    if len(parts) == 1:
-        return Drawn(parts[0], doubts)
-    order = [row for rows in groups.values() for row in rows]
-    where = sorted(range(len(order)), key=order.__getitem__)
-    return Drawn(mx.concatenate(parts)[mx.array(where)], doubts)
+    for piece in pieces:
+        tokens, doubt = piece.draw(logits, places, source, changes)
+        parts.append(tokens)
+        if doubt is not None:
+            doubts.append(replace(doubt, rows=piece.rows))
+    return Drawn(_in_order(parts, pieces), doubts)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Places whose tokens are drawn together.
+
+    Attributes:
+        rows: Their numbers.
+        greedy: Whether the most likely token is wanted.
+        changed: Whether one of them changes its logits.
+    """
+
+    rows: list[int]
+    greedy: bool
+    changed: bool
+
+    @property
+    def is_large(self) -> bool:
+        """Whether drawing them takes arrays as large as their logits."""
+        return self.changed or not self.greedy
+
+    def draw(
+        self,
+        logits: mx.array,
+        places: Sequence[Place],
+        source: list[int],
+        changes: Mapping[int, Change],
+    ) -> tuple[mx.array, _Doubt | None]:
+        """[rows] int32, and what may have to be drawn again; lazy."""
+        part = taken(logits, [source[row] for row in self.rows])
+        if self.changed:
+            own = [(part[i : i + 1], changes.get(row)) for i, row in enumerate(self.rows)]
+            part = mx.concatenate([row if change is None else change(row) for row, change in own])
+        if self.greedy:
+            return mx.argmax(part, axis=-1).astype(mx.int32), None
+        tokens, doubt = _draw_alike(part, [places[row] for row in self.rows])
+        return tokens.astype(mx.int32), doubt
+
+
+def _pieces(places: Sequence[Place], changes: Mapping[int, Change]) -> list[_Piece]:
+    groups: dict[tuple[object, bool], list[int]] = {}
+    for row, place in enumerate(places):
+        groups.setdefault((_alike(place.sampling), row in changes), []).append(row)
+    pieces = []
+    for (alike, changed), rows in groups.items():
+        whole = _Piece(rows, alike is None, changed)
+        size = ROWS_TOGETHER if whole.is_large else len(rows)
+        pieces += [
+            replace(whole, rows=rows[start : start + size]) for start in range(0, len(rows), size)
+        ]
+    return pieces
+
+
+@dataclass(frozen=True, eq=False)
+class _Late:
+    """A draw of more rows than are drawn together."""
+
+    logits: mx.array
+    places: Sequence[Place]
+    source: list[int]
+    changes: Mapping[int, Change]
+    pieces: list[_Piece]
+
+    def draw(self) -> mx.array:
+        """[rows], one piece after the other, so that what one has freed is the next one's."""
+        mx.eval(self.logits)
+        parts = []
+        for piece in self.pieces:
+            tokens, doubt = piece.draw(self.logits, self.places, self.source, self.changes)
+            doubts = [] if doubt is None else [replace(doubt, rows=list(range(len(piece.rows))))]
+            drawn = Drawn(tokens, doubts)
+            mx.eval(drawn.arrays())
+            drawn.settle()
+            mx.eval(drawn.tokens)
+            parts.append(drawn.tokens)
+        return _in_order(parts, self.pieces)
+
+
+def _in_order(parts: list[mx.array], pieces: list[_Piece]) -> mx.array:
+    """The tokens of all pieces, in the order of their rows."""
+    order = [row for piece in pieces for row in piece.rows]
+    tokens = parts[0] if len(parts) == 1 else mx.concatenate(parts)
+    if order == list(range(len(order))):
+        return tokens
+    return tokens[mx.array(sorted(range(len(order)), key=order.__getitem__))]
+
+
+def taken(logits: mx.array, rows: list[int]) -> mx.array:
+    """These rows; neighbours are not copied."""
+    first, count = rows[0], len(rows)
+    if rows == list(range(first, first + count)):
+        return logits if count == logits.shape[0] else logits[first : first + count]
+    return logits[mx.array(rows)]
 
 
 def _alike(sampling: Sampling) -> tuple[float, int, float, float] | None:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import psutil
 
+# Address space that is mapped without being filled when a model begins to run: stacks of threads,
+# the C library's arenas (64 MiB each) and OpenBLAS's buffers.
+_MAPPED_LATER = 160 << 20
+
 
 def own_bytes() -> int:
     """Resident memory of this process that is its own: what it maps from files is not, because
@@ -28,10 +32,35 @@ def give_back_free_memory() -> None:
 
 
 def available_bytes() -> int:
-    """Memory that this process can still take: the system's, or its cgroup's if that is less."""
-    available = int(psutil.virtual_memory().available)
-    found = cgroup_room()
-    return available if found is None else max(0, min(available, found[1]))
+    """Memory that this process can still take: the system's, its cgroup's or what its address
+    space has room for, whichever is least."""
+    rooms = [found[1] for found in (cgroup_room(), address_room()) if found is not None]
+    return max(0, min([int(psutil.virtual_memory().available), *rooms]))
+
+
+def limited_by() -> str:
+    """What sets `available_bytes`, in words."""
+    cgroup, address = cgroup_room(), address_room()
+    others = [int(psutil.virtual_memory().available), *([cgroup[1]] if cgroup else [])]
+    if address is not None and address[1] < min(others):
+        return "address space that `ulimit -v` leaves"
+    return "memory available now" + (", within this container" if cgroup else "")
+
+
+def address_room() -> tuple[int, int] | None:
+    """The limit of this process's address space, and what of it is left for arrays; None: none.
+
+    macOS has such a limit and does not enforce it.
+    """
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or limit > 1 << 60:
+        return None
+    taken = int(psutil.Process().memory_info().vms)
+    return limit, max(0, limit - taken - _MAPPED_LATER)
 
 
 def cgroup_room() -> tuple[int, int] | None:

@@ -30,6 +30,9 @@ _STEP_ROWS, _STEP_ROWS_ON_MLX_CPU = 512, 64
 _QUEUED = 100
 # Of those that MLX computes a layer with, about.
 _LAYER_OPERATIONS = 25
+# Rows that are drawn at a time (`pamx.engine.draw.ROWS_TOGETHER`), and arrays as large as their
+# logits that live meanwhile, with top-p.
+_ROWS_TOGETHER, _DRAW_COPIES = 16, 5
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,9 @@ def needs_of(
         queued = min(math.ceil(_QUEUED / _LAYER_OPERATIONS), len(pages))
         activations = queued * rows * (3 * shape.widest + 12 * shape.hidden) * shape.item
         scratch = 0
-    scratch += 3 * sequences * shape.vocabulary * 4  # logits, normalised, and to draw from
+    # Logits of all, and what is made of those of the rows that are drawn at a time.
+    drawn = min(sequences, _ROWS_TOGETHER)
+    scratch += (sequences + _DRAW_COPIES * drawn) * shape.vocabulary * 4
     copied = 0
     if pages and not in_place:
         # Keys and values out of the pages, and on a CPU the scores of all heads, twice over.

@@ -154,7 +154,8 @@ class PagedModel(Closing):
         self.pool = BlockPool(pages, num_blocks, block_size, self.backend.storage)
         self._state = StepState(self.backend, self._placeholders)
         self._step_caches = [PagedKVCache(layer, self._state) for layer in self.pool.layers]
-        self._lately: deque[int] = deque(maxlen=2)  # rows of the steps before
+        # Rows, and rows of logits, of the steps before.
+        self._lately: deque[tuple[int, int]] = deque(maxlen=2)
 
     def with_other_pages(
         self, *, context: int, block_size: int, kv_dtype: KvDtype = None
@@ -213,7 +214,7 @@ class PagedModel(Closing):
         for cache in self._step_caches:
             cache.rewind(0)
         logits = self._logits(step, tokens, rows)
-        self._make_room(step.num_tokens, before)
+        self._make_room((step.num_tokens, len(rows)), before)
         return logits
 
     def _logits(self, step: Step, tokens: mx.array, rows: list[int]) -> mx.array:
@@ -228,7 +229,7 @@ class PagedModel(Closing):
         logits = self._model(inputs, cache=self._step_caches)
         return logits.flatten(0, 1)[mx.array(rows)]
 
-    def _make_room(self, rows: int, before: list[mx.array]) -> None:
+    def _make_room(self, rows: tuple[int, int], before: list[mx.array]) -> None:
         """Has the steps that run at a time take no more memory than one of the largest.
 
         MLX allocates the results of queued operations ahead of computing them, and reuses what
@@ -237,10 +238,10 @@ class PagedModel(Closing):
         is given back.
 
         Args:
-            rows: Of the step that is about to be queued.
+            rows: Of the step that is about to be queued, and of its logits.
             before: What the step before leaves of the pools.
         """
-        if self._lately and self._lately[-1] + rows > prefill_chunk(self.compute.mode):
+        if self._lately and self._lately[-1][0] + rows[0] > prefill_chunk(self.compute.mode):
             mx.eval(before)
         if any(other != rows for other in self._lately):
             mx.clear_cache()

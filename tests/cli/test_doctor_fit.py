@@ -483,6 +483,65 @@ def family_folder(family: str, root: Path) -> Path:
     return folder
 
 
+def limited_run(kilobytes: int, environment: dict[str, str], *arguments: str) -> Result:
+    """With a limit of the address space."""
+    command = ["bash", "-c", f'ulimit -v {kilobytes}; exec "$@"', "bash", *PAMX, *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not enforce it")
+def test_a_limit_of_the_address_space_counts(environment: dict[str, str]) -> None:
+    sizes = ("--model", "smollm2-135m", "--context", "1024", "--batch", "16")
+    result = limited_run(800_000, environment, "doctor", *sizes)
+    assert result.returncode == 1, result.stdout
+    assert result.stdout.startswith("It does not fit: ")
+    assert "`ulimit -v` leaves" in result.stdout
+    row = limited_run(800_000, environment, "doctor", "--check", "memory-limit")
+    assert "lets a process map 819 MB" in row.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="macOS does not enforce it")
+def test_libraries_that_do_not_load_are_one_error(environment: dict[str, str]) -> None:
+    result = limited_run(100_000, environment, "doctor", "--model", "smollm2-135m")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "Traceback" not in result.stderr
+    assert result.stderr.startswith("Error: The libraries that a model needs do not load: ")
+    assert "ulimit -v" in result.stderr
+
+
+def test_a_partition_that_cannot_be_is_said_as_by_the_check(run: Run) -> None:
+    own = {"PAMX_FORCE_PARTITION": "7"}
+    result = run("doctor", "--model", "smollm2-135m", "--context", "100", env=own)
+    assert (result.returncode, result.stdout) == (1, "")
+    said = "PAMX_FORCE_PARTITION is 7, but a partition is a multiple of 16 tokens."
+    assert said in result.stderr
+    assert said in run("doctor", "--check", "environment", env=own).stdout
+
+
+def test_what_is_there_and_no_model(run: Run) -> None:
+    result = run("doctor", "--model", os.devnull)
+    assert "no model: it is neither a file nor a folder" in result.stderr
+
+
+def test_a_folder_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the words of the other commands."""
+    from pamx.cli.doctor import fit_answer, isolated
+    from pamx.cli.failures import explain
+
+    error = PermissionError(13, "Permission denied", "/models/config.json")
+
+    def refused(_: Question) -> Fit:
+        raise error
+
+    sent: list[Any] = []
+    monkeypatch.setattr(fit_answer, "answer", refused)
+    sender: Any = type("Sender", (), {"send": staticmethod(sent.append)})
+    isolated._run_fit(sender, Question("model"))
+    assert sent == [(ModelError, *explain(error))]
+
+
 # ---- what it looks like --------------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ import pytest
 from pamx.engine.draw import Drawn, Place, adjust, answer_seed, draw
 from pamx.engine.logprobs import LogprobRows
 from pamx.engine.sampling import Sampling
-from pamx.errors import RequestError
+from pamx.engine.steps import check_numbers
+from pamx.errors import ModelError, RequestError
 
 PROBABILITIES = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
 LOGITS = mx.array(np.log(PROBABILITIES)[None].astype(np.float32))
@@ -180,14 +181,84 @@ def test_of_a_large_vocabulary_exactly_the_kept_tokens_come(
         mx.repeat(mx.array(values)[None], count, axis=0),
         [Place(sampling, seed, 0) for seed in range(count)],
     )
-    again = drawn.settle()
-    assert again == ("top_p" in setting and len(allowed) > 1024)
+    drawn.settle()
+    again = draw(mx.array(values)[None], [Place(sampling, 0, 0)]).settle()
+    assert not again or ("top_p" in setting and len(allowed) > 1024)
     found = Counter(drawn.tokens.tolist())  # type: ignore[arg-type]
     assert set(found) <= allowed
     best = order[0]
     expected = count * weights[0] / weights[kept].sum()
     assert abs(found[int(best)] - expected) < 5 * np.sqrt(expected) + 1
     assert len(found) > (0.4 if spread < 1 else 0.1) * len(allowed)
+
+
+MANY = 37  # rows: two pieces and a part of one
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_many_rows_are_drawn_as_each_alone(mixed: bool) -> None:
+    logits = mx.random.normal((MANY, 3000), key=mx.random.key(5))
+    kinds = [Sampling(temperature=1.0, top_p=0.9), *([Sampling()] * mixed)]
+    kinds += [Sampling(temperature=0.7, min_p=0.01), Sampling(temperature=1, top_k=9)] * mixed
+    places = [Place(kinds[row % len(kinds)], row, row) for row in range(MANY)]
+    rows = [(row * 7) % MANY for row in range(MANY)]
+
+    def first_out(row: mx.array) -> mx.array:
+        return mx.put_along_axis(row, mx.argmax(row, axis=-1, keepdims=True), mx.array(-9.0), -1)
+
+    changes = dict.fromkeys(range(0, MANY, 5), first_out) if mixed else {}
+    alone = []
+    for number, (place, row) in enumerate(zip(places, rows, strict=True)):
+        change = {0: changes[number]} if number in changes else None
+        alone += settled(draw(logits[row : row + 1], [place], changes=change))
+    assert settled(draw(logits, places, rows, changes)) == alone
+
+
+def test_what_a_draw_takes_does_not_grow_with_its_rows() -> None:
+    """Beside the logits: several arrays of 16 rows at most, whatever is asked for."""
+    size = 20_000
+    for sampling in (Sampling(temperature=1), Sampling(temperature=1, top_p=0.9, logprobs=3)):
+        peaks = []
+        for count in (16, 256):
+            logits = mx.random.normal((count, size), key=mx.random.key(1))
+            mx.eval(logits)
+            held = mx.get_active_memory()
+            mx.reset_peak_memory()
+            drawn = draw(logits, [Place(sampling, seed, 0) for seed in range(count)])
+            mx.eval(drawn.arrays())
+            drawn.settle()
+            if sampling.logprobs:
+                ranked = LogprobRows(logits, [3] * count)
+                ranked.choose(drawn.tokens)
+                mx.eval(ranked.arrays())
+                assert len(ranked.read()) == count
+            mx.eval(drawn.tokens)
+            peaks.append(mx.get_peak_memory() - held)
+        assert peaks[1] < 1.5 * peaks[0]
+
+
+def test_log_probabilities_of_many_rows_are_those_of_each_alone() -> None:
+    logits = mx.random.normal((MANY, 200), key=mx.random.key(5))
+    tokens = mx.arange(MANY)
+    many = LogprobRows(logits, [row % 4 for row in range(MANY)])
+    many.choose(tokens)
+    alone = []
+    for row in range(MANY):
+        one = LogprobRows(logits, [row % 4], [row])
+        one.choose(tokens[row : row + 1])
+        alone += one.read()
+    assert many.read() == alone
+
+
+@pytest.mark.parametrize("dtype", [mx.float32, mx.float16, mx.bfloat16])
+def test_a_single_nan_is_found(dtype: mx.Dtype) -> None:
+    for place in (0, 1500, 2999):
+        logits = mx.random.normal((1, 3000)).astype(dtype)
+        logits[0, 0:7] = -math.inf
+        check_numbers(logits)
+        logits[0, place] = math.nan
+        with pytest.raises(ModelError, match="not numbers"):
+            check_numbers(logits)
 
 
 def test_equal_logits_are_kept_together() -> None:

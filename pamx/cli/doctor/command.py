@@ -274,8 +274,10 @@ def _table(rows: list[Row]) -> None:
 
 
 def _show_fit(question: Question, verbose: bool, json: bool) -> None:
+    from pamx.cli.doctor.environment import check_partition
     from pamx.cli.doctor.isolated import fit_in_child
 
+    check_partition()
     fit = fit_in_child(question)
     if json:
         write_json({"schema_version": SCHEMA_VERSION, "ok": fit.fits, "fit": fit.as_json()})

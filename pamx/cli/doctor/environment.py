@@ -36,7 +36,8 @@ def _home() -> None:
     cache_root()
 
 
-def _partition() -> None:
+def check_partition() -> None:
+    """Raises RequestError if PAMX_FORCE_PARTITION is nothing that can be forced."""
     partition_from_environment(_BLOCK_SIZE)
 
 
@@ -48,7 +49,7 @@ _CHECKED: dict[str, tuple[Status, Callable[[], None]]] = {
     "PAMX_WEIGHT_CACHE": ("fail", _weight_cache),
     "PAMX_NUM_THREADS": ("warn", _threads),
     "PAMX_CPU_ISA": ("warn", _isa),
-    "PAMX_FORCE_PARTITION": ("fail", _partition),
+    "PAMX_FORCE_PARTITION": ("fail", check_partition),
 }
 _SWITCHES = (
     *("PAMX_BLAS", "PAMX_DEBUG", "PAMX_NO_NATIVE", "PAMX_WERROR"),

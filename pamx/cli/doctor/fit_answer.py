@@ -10,7 +10,7 @@ from pamx.cli.doctor.fit_attention import attention_calls
 from pamx.cli.doctor.inquiry import Inquiry
 from pamx.errors import RequestError
 from pamx.kv.budget import device_limit
-from pamx.kv.limits import cgroup_room
+from pamx.kv.limits import limited_by
 from pamx.models.outline import outline
 from pamx.substitute.needs import step_rows
 
@@ -116,9 +116,7 @@ def _notes(inquiry: Inquiry, first_start: int | None, exact: bool) -> list[str]:
 def _limited_by() -> str:
     if device_limit():
         return "the GPU's recommended working set"
-    if cgroup_room() is not None:
-        return "memory available now, within this container"
-    return "memory available now"
+    return limited_by()
 
 
 def _groups(inquiry: Inquiry, context: int, batch: int) -> list[LayerGroup]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -59,6 +60,9 @@ def compute_rows(names: Sequence[str]) -> Iterator[Row]:
             yield Row(name, "skip", f"Not run: the check {running} failed first.")
 
 
+_LOAD = (
+    "If memory is limited (`ulimit -v`), allow more; `pamx doctor` says what else is wrong here."
+)
 _FIX = (
     "Install pamx and the MLX that it brings again; PAMX_DISABLE_NATIVE=1 does without pamx's own "
     "library."
@@ -114,7 +118,10 @@ def _child(sender: Connection, target: object, argument: object) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     os.dup2(2, 1)  # the parent's stdout is for the report alone
     assert callable(target)
-    target(sender, argument)
+    try:
+        target(sender, argument)
+    except Exception:  # the parent sees that it ended, and says so
+        sys.exit(1)
 
 
 def _run_checks(sender: Connection, names: list[str]) -> None:
@@ -126,12 +133,19 @@ def _run_checks(sender: Connection, names: list[str]) -> None:
 
 
 def _run_fit(sender: Connection, question: Question) -> None:
-    from pamx.cli.doctor.fit_answer import answer
-
     try:
+        from pamx.cli.doctor.fit_answer import answer
+
         sender.send(answer(question))
     except PamxError as error:
         sender.send((type(error), error.message, error.hint))
+    except (ImportError, MemoryError) as error:
+        what = f"{type(error).__name__}: {error}".rstrip(": .")
+        sender.send((ModelError, f"The libraries that a model needs do not load: {what}.", _LOAD))
+    except OSError as error:
+        from pamx.cli.failures import explain
+
+        sender.send((ModelError, *explain(error)))
     except Exception as error:
         what = f"{type(error).__name__}: {error}".rstrip(": .")
         sender.send((ModelError, f"The model cannot be looked at: {what}.", ""))

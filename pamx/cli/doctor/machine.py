@@ -78,14 +78,22 @@ def check_memory() -> Row:
 
 def check_memory_limit() -> Row:
     """What a process may take of the memory: a container's limit, or what the GPU may wire."""
-    from pamx.kv.limits import cgroup_room
+    from pamx.kv.limits import address_room, cgroup_room
 
     if sys.platform == "darwin":
         megabytes = output_of("sysctl", "-n", "iogpu.wired_limit_mb").strip()
         wired = int(megabytes) << 20 if megabytes.isdecimal() else 0
         words = f"The GPU may wire {bytes_text(wired)}" if wired else "The system's own GPU limit"
         return Row("memory-limit", "ok", f"{words}.", {"gpu_wired": wired or None})
-    found = cgroup_room()
+    found, address = cgroup_room(), address_room()
+    if address is not None and (found is None or address[1] < found[1]):
+        limit, room = address
+        value: dict[str, int | None] = {"address_limit": limit, "room": room}
+        message = f"`ulimit -v` lets a process map {bytes_text(limit)}; {bytes_text(room)} are left"
+        if room < _LOW_MEMORY:
+            fix = "Raise it: `ulimit -v unlimited`."
+            return Row("memory-limit", "warn", f"{message}.", value, fix)
+        return Row("memory-limit", "ok", f"{message}.", value)
     if found is None:
         return Row("memory-limit", "ok", "No container limits it.", {"cgroup_limit": None})
     limit, room = found
