@@ -121,13 +121,18 @@ WORDS = ["river", "stone", "light", "paper", "music", "garden", "window", "winte
 
 
 def batch_peak(
-    environment: dict[str, str], folder: Path, prompts: list[int], context: int, at_a_time: int
+    environment: dict[str, str],
+    folder: Path,
+    prompts: list[int],
+    context: int,
+    at_a_time: int,
+    **more: Any,
 ) -> int:
     """The most that a real `pamx generate --batch` held of memory; a word is a token."""
     rows = []
     for seed, tokens in enumerate(prompts):
         text = " ".join(random.Random(seed).choices(WORDS, k=tokens))
-        rows.append(json.dumps({"prompt": text, "max_tokens": 8}))
+        rows.append(json.dumps({"prompt": text, "max_tokens": 8} | more))
     (folder / "prompts.jsonl").write_text("\n".join(rows))
     arguments = ["generate", "--batch", str(folder / "prompts.jsonl"), "--raw", "--quiet"]
     arguments += ["--context", str(context), "--max-seqs", str(at_a_time)]
@@ -171,6 +176,22 @@ def test_the_peak_of_a_batch_is_what_was_predicted(
         fit, _ = asked(run, *arguments)
     measured_peak = batch_peak(environment, tmp_path, prompts, context, at_a_time)
     assert measured_peak == pytest.approx(fit["peak"], rel=0.05)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from Linux's /proc")
+@pytest.mark.parametrize(
+    "sampling", [{}, {"temperature": 0.9, "top_p": 0.9}], ids=["best", "drawn"]
+)
+def test_the_peak_of_a_wide_batch_is_what_was_predicted(
+    run: Run, environment: dict[str, str], tmp_path: Path, sampling: dict[str, float]
+) -> None:
+    """Whose logits are large, and several times so where tokens are drawn."""
+    fit, _ = asked(run, "--model", "smollm2-135m", "--context", "128", "--batch", "64")
+    if fit["first_start"] is not None:
+        batch_peak(environment, tmp_path, [8], 16, 1)
+        fit, _ = asked(run, "--model", "smollm2-135m", "--context", "128", "--batch", "64")
+    peak = batch_peak(environment, tmp_path, [100] * 64, 128, 64, max_tokens=24, **sampling)
+    assert peak == pytest.approx(fit["peak"], rel=0.05)
 
 
 # ---- the answer is the engine's ------------------------------------------------------------------
