@@ -74,6 +74,8 @@ class Table:
         return replace(self, title=visible(self.title), rows=rows)
 
 
+# Of a limit close to 1.
+_MOST_DIGITS = 6
 _WHICH = [Column("workload"), Column("arm", right=False)]
 
 
@@ -269,16 +271,27 @@ def metric_spread(metric: Metric, figure: dict[str, Any] | None) -> str:
 
 def comparison_words(comparison: dict[str, Any]) -> str:
     """Such as "1.12x (1.08-1.15) faster", or "1.80x, 2 samples, no verdict"."""
-    ratio, low, high = (comparison[name] for name in ("ratio", "low", "high"))
-    if ratio is None:
+    if (ratio := comparison["ratio"]) is None:
         return str(comparison["verdict"])
     if comparison["verdict"] == TOO_FEW:
-        return f"{times(ratio)}, {counted(comparison['pairs'], 'sample')}, no verdict"
+        count = comparison["pairs"] if "pairs" in comparison else comparison["samples"]
+        return f"{times(ratio)}, {counted(count, 'sample')}, no verdict"
+    return f"{ratio_spread(comparison)} {comparison['verdict']}"
+
+
+def ratio_spread(found: dict[str, Any] | None) -> str:
+    """A ratio with its interval: "1.12x (1.08-1.15)"; a limit that excludes 1 never reads 1.00."""
+    if found is None or found["ratio"] is None:
+        return NONE
+    ratio, low, high = (found[name] for name in ("ratio", "low", "high"))
     if low is None:
-        return f"{times(ratio)} {comparison['verdict']}"
+        return times(ratio)
     digits = 3 if high < 1.02 * low else 2
+    for limit in (low, high):
+        while (low > 1 or high < 1) and float(f"{limit:.{digits}f}") == 1 and digits < _MOST_DIGITS:
+            digits += 1
     ends = f"{times(low, digits)[:-1]}-{times(high, digits)[:-1]}"
-    return f"{times(ratio, digits)} ({ends}) {comparison['verdict']}"
+    return f"{times(ratio, digits)} ({ends})"
 
 
 # ---- sentences ----------------------------------------------------------------------------------

@@ -434,7 +434,16 @@ def comparison() -> Comparison:
 
 def test_two_runs_in_every_form(comparison: Comparison) -> None:
     titles = [column.title for column in comparison.table().columns]
-    assert titles == ["workload", "arm", "figure", "A", "B", "relative speed"]
+    assert titles == [
+        "workload",
+        "arm",
+        "figure",
+        "A",
+        "B",
+        "relative speed",
+        "control A",
+        "control B",
+    ]
     frame = pd.read_csv(io.StringIO(comparison_as_text(comparison, "csv")))
     assert set(frame.metric) == {"ttft", "tpot", "output_tok_per_s", "e2e", "prompt_tok_per_s"}
     slow = frame[(frame.arm == "mlx-lm") & (frame.metric == "ttft")]
@@ -443,7 +452,11 @@ def test_two_runs_in_every_form(comparison: Comparison) -> None:
     assert slow.unit.item() == "s"
     lines = pd.read_json(io.StringIO(comparison_as_text(comparison, "jsonl")), lines=True)
     assert lines.ratio.tolist() == pytest.approx(frame.ratio.tolist())
-    assert len(json.loads(comparison_as_text(comparison, "json"))["comparisons"]) == len(frame)
+    told = json.loads(comparison_as_text(comparison, "json"))["comparisons"]
+    assert len(told) == len(frame)
+    assert all(c["samples"] == 10 and "pairs" not in c for c in told)  # nothing pairs two runs
+    assert told[0]["control_b"]["ratio"] == pytest.approx(1, abs=0.1)
+    assert frame.control_b[0] == pytest.approx(told[0]["control_b"]["ratio"])
     text = comparison_as_text(comparison, "md")
     assert "| workload | arm | figure | A | B |" in text
     assert "- Not the same: seed" in text
