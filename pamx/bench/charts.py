@@ -18,7 +18,7 @@ from pamx.bench.numerals import times
 from pamx.bench.plain import visible
 from pamx.bench.record import Record
 from pamx.bench.statistics import FASTER, SLOWER, TOO_FEW, equality_margin
-from pamx.bench.words import IN_TABLES, above, comparison_words, machine, metric_spread, subject
+from pamx.bench.words import IN_TABLES, comparison_words, machine, metric_spread, subject
 from pamx.errors import PamxError
 
 if TYPE_CHECKING:
@@ -473,7 +473,7 @@ def comparison_figure(found: Comparison) -> Figure:
         axes.grid(visible=False, axis="y")
     panels[0].set_yticks(range(len(rows)), [f"{_plain(w)}, {_name(arm)}" for w, arm in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.7)
-    figure.suptitle(f"Speed of B relative to A ({above(ratios)})", fontsize=11, color=INK)
+    figure.suptitle(found.heading(), fontsize=11, color=INK)
     runs = zip("AB", found.names, found.runs, strict=True)
     said = "\n".join(_plain(f"{letter}: {name}: {run}") for letter, name, run in runs)
     figure.supxlabel(f"{said}\nBars: 99 % intervals.", fontsize=_SMALL, color=INK)

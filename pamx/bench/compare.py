@@ -24,6 +24,7 @@ from pamx.bench.words import (
     Table,
     above,
     comparison_words,
+    load_of_others,
     machine,
     metric_spread,
     ratio_spread,
@@ -60,6 +61,7 @@ class Comparison:
         ratios: Of `compare_records`.
         differences: Of `different_facts`.
         warnings: Of both runs, and what only one of them has.
+        busy: Which runs other programs disturbed.
     """
 
     names: tuple[str, str]
@@ -67,6 +69,7 @@ class Comparison:
     ratios: list[dict[str, Any]]
     differences: list[str]
     warnings: list[str]
+    busy: list[str]
 
     def table(self) -> Table:
         """One row a workload, arm and figure."""
@@ -76,8 +79,7 @@ class Comparison:
             Column("ratio", group=2, right=False),
             *(Column("control", run, group=3, right=False) for run in "AB"),
         ]
-        heading = f"Speed of B relative to A ({above(self.ratios)})"
-        table = Table(heading, columns, about=("typical", "interval", "verdict"))
+        table = Table(self.heading(), columns, about=("typical", "interval", "verdict"))
         for found in self.ratios:
             metric = BY_NAME[found["metric"]]
             if metric in IN_TABLES:
@@ -87,6 +89,11 @@ class Comparison:
                 row += [comparison_words(found), *(ratio_spread(c) for c in controls)]
                 table.rows.append(row)
         return table.shown()
+
+    def heading(self) -> str:
+        """What the ratios are, and what makes them doubtful."""
+        busy = f"; {'; '.join(self.busy)}" if self.busy else ""
+        return f"Speed of B relative to A ({above(self.ratios)}{busy})"
 
     def heads(self) -> list[str]:
         """What must be known before the figures: which runs these are, and how they differ."""
@@ -142,13 +149,16 @@ def compare(a: Record, b: Record, names: tuple[str, str]) -> Comparison:
     """
     ratios = compare_records(a, b)
     runs = (_about(a), _about(b))
+    compared = {c["workload"] for c in ratios}
+    loads = {letter: load_of_others(run, compared) for letter, run in (("A", a), ("B", b))}
+    busy = [f"{letter}: {load}" for letter, load in loads.items() if load]
     warnings = [
         f"{letter}: {warning}"
         for letter, run in (("A", a), ("B", b))
         for warning in run["warnings"]
-        if _concerns(warning, run, {c["workload"] for c in ratios})
+        if _concerns(warning, run, compared)
     ]
-    return Comparison(names, runs, ratios, different_facts(a, b), [*_alone(a, b), *warnings])
+    return Comparison(names, runs, ratios, different_facts(a, b), [*_alone(a, b), *warnings], busy)
 
 
 def _concerns(warning: str, run: Record, compared: set[str]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,8 @@ class Table:
         return replace(self, title=visible(self.title), rows=rows)
 
 
+# Share of the CPUs that others use, from which on no verdict is read without a word about it.
+_BUSY = 0.20
 # Of a limit close to 1.
 _MOST_DIGITS = 6
 _WHICH = [Column("workload"), Column("arm", right=False)]
@@ -236,16 +238,18 @@ def _comparisons(record: Record) -> list[Table]:
     """One table for each arm that others are compared with: a second if the first is invalid."""
     bases = dict.fromkeys(c["base"] for c in record["comparisons"])
     return [
-        _ratios([c for c in record["comparisons"] if c["base"] == base], base) for base in bases
+        _ratios(record, [c for c in record["comparisons"] if c["base"] == base], base)
+        for base in bases
     ]
 
 
-def _ratios(comparisons: list[dict[str, Any]], base: str) -> Table:
+def _ratios(record: Record, comparisons: list[dict[str, Any]], base: str) -> Table:
     """One row a workload and arm, one column a metric."""
     compared = {c["metric"] for c in comparisons}
     names = [m.name for m in IN_TABLES if m.name in compared]
     columns = [Column(n, group=i + 1, right=False) for i, n in enumerate(names)]
-    heading = f"Speed relative to {base} ({above(comparisons)})"
+    busy = load_of_others(record, {c["workload"] for c in comparisons})
+    heading = f"Speed relative to {base} ({above(comparisons)}{busy and f'; {busy}'})"
     table = Table(heading, [*_WHICH, *columns], about=("ratio", "verdict"))
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for comparison in comparisons:
@@ -261,6 +265,17 @@ def above(comparisons: Sequence[dict[str, Any]]) -> str:
     margins = {c["margin"] for c in comparisons if "margin" in c}
     within = f"; no difference: within {max(margins):.0%} of 1x" if margins else ""
     return f"above 1x is faster{within}"
+
+
+def load_of_others(record: Record, workloads: Collection[str]) -> str:
+    """A warning to stand beside verdicts: other programs took much of the machine meanwhile.
+
+    Returns:
+        Of the workload with the most of it; nothing where that is little.
+    """
+    used = (c["used_by_others"] for c in record["conditions"] if c["workload"] in workloads)
+    most = max(used, default=0.0)
+    return f"other programs used up to {most:.0%} of the CPUs" if most > _BUSY else ""
 
 
 def metric_spread(metric: Metric, figure: dict[str, Any] | None) -> str:

@@ -417,6 +417,21 @@ def test_a_comparison_shows_both_figures_and_what_to_beware_of() -> None:
     assert any(re.fullmatch(r"0\.\d\dx, 2 samples, no verdict", r[5]) for r in one.table().rows)
 
 
+def test_other_programs_are_named_beside_verdicts() -> None:
+    first = synthetic_record(contexts=[256], batches=[1])
+    second = synthetic_record(contexts=[256, 512], batches=[1], seed=9)
+
+    def load(workload: str, used: float) -> dict[str, Any]:
+        return {"workload": workload, "before": {}, "after": {}, "used_by_others": used}
+
+    first["conditions"] = [load("256x1", 0.19)]
+    second["conditions"] = [load("256x1", 0.51), load("512x1", 0.7)]
+    heading = compare(first, second, ("a", "b")).table().title
+    assert heading.endswith("; B: other programs used up to 51% of the CPUs)")
+    assert "other programs" not in headed_table(first)[1].title
+    assert headed_table(second)[1].title.endswith("; other programs used up to 70% of the CPUs)")
+
+
 def test_runs_without_anything_in_common() -> None:
     first, second = synthetic_record(contexts=[256]), synthetic_record(contexts=[512])
     with pytest.raises(RequestError, match="no workload and arm in common"):
