@@ -32,7 +32,9 @@ DEFINITIONS: dict[str, str] = {
     "call": "From queueing an attention call of all sequences to its result; a sample's mean.",
     "bandwidth": "Bytes of keys and values / call. `read`: bytes read; `copy`: read and written.",
     "share_of_read": "Bandwidth / that of `read`, a sum over as many bytes on as many threads. In "
-    "cache: less than 67.1 MB, or than twice the largest cache; that says nothing of memory.",
+    "cache: less than the largest cache holds, which says nothing of memory. Partly: less than "
+    "twice as much, or than 67.1 MB.",
+    "calls": "That make up a sample, median: as many as take 50 ms, at most 2,000.",
     "kv_bytes": "Keys and values of all sequences, which a call reads once.",
     "typical": "Of a sample the mean of its requests; of samples exp of the 20 % trimmed mean of "
     "logarithms (of 6 to 11 the mean; of fewer the median, without an interval).",

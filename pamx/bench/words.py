@@ -131,6 +131,7 @@ def _calls(record: Record) -> Table:
     columns = [
         *_WHICH,
         Column("samples", group=1),
+        Column("calls", group=1),
         Column("call", group=1),
         Column("bandwidth", group=1),
         Column("share_of_read", group=1),
@@ -144,13 +145,24 @@ def _calls(record: Record) -> Table:
                 cell["workload"],
                 _arm(cell),
                 f"{len(cell['samples']):,}",
+                NONE if (calls := cell.get("calls")) is None else f"{calls:,}",
                 *(metric_spread(m, cell["figures"].get(m.name)) for m in (CALL, BANDWIDTH)),
-                "in cache" if cell.get("fits_cache") else share(cell.get("share_of_read")),
+                _of_read(cell),
                 size(cell.get("pool_bytes")),
                 *_dispatched(cell),
             ]
         )
     return table
+
+
+def _of_read(cell: dict[str, Any]) -> str:
+    """Of what the machine does by itself there is no share."""
+    if cell["kind"] == "machine":
+        return ""
+    if cell.get("fits_cache"):
+        return "in cache"
+    partly = ", partly in cache" if cell.get("partly_in_cache") else ""
+    return f"{share(cell.get('share_of_read'))}{partly}"
 
 
 def _replays(record: Record) -> Table:
