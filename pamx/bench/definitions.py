@@ -25,7 +25,8 @@ DEFINITIONS: dict[str, str] = {
     "pages": "Most blocks of the KV pool in use at a time.",
     "partition": "Tokens of context in one softmax before merging; as the attention call reported.",
     "kernel": "What computed attention; as the attention call reported.",
-    "outputs": "Whether tokens are those of the first arm, or where the first other one is.",
+    "outputs": "Whether tokens are those of the first arm, or where the first other one is: at 0, "
+    "the arm gives other answers.",
     "requests": "How many arrived.",
     "offered": "Requests that arrived, per second.",
     "preempted": "How often a request gave its pages back, to go on later.",

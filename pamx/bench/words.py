@@ -263,9 +263,12 @@ def _ratios(record: Record, comparisons: list[dict[str, Any]], base: str) -> Tab
     busy = load_of_others(record, {c["workload"] for c in comparisons})
     heading = f"Speed relative to {base} ({above(comparisons)}{busy and f'; {busy}'})"
     table = Table(heading, [*_WHICH, *columns], about=("ratio", "verdict"))
+    marks = {(c["workload"], c["arm"]): answers_mark(c["outputs"]) for c in record["cells"]}
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for comparison in comparisons:
-        key = comparison["workload"], CONTROL if comparison["control"] else comparison["arm"]
+        mark = marks.get((comparison["workload"], comparison["arm"]), "")
+        arm = CONTROL if comparison["control"] else comparison["arm"]
+        key = comparison["workload"], f"{arm} ({mark})" if mark else arm
         rows.setdefault(key, {})[comparison["metric"]] = comparison_words(comparison)
     for (workload, arm), found in rows.items():
         table.rows.append([workload, arm, *(found.get(name, NONE) for name in names)])
@@ -366,6 +369,16 @@ def difference(outputs: dict[str, Any]) -> str:
         f"{outputs['request']:,} at token {outputs['place']:,} "
         f"({outputs['base_token']} there, {outputs['arm_token']} here)."
     )
+
+
+def answers_mark(found: dict[str, Any] | None) -> str:
+    """What to write beside the speed of an arm whose outputs are not those of the first one.
+
+    From the first token on, it computes something else; at a later one it may be a rounding.
+    """
+    if found is None or found["same"] is not False:
+        return ""
+    return outputs(found) if found["place"] else "other answers"
 
 
 def outputs(found: dict[str, Any] | None) -> str:

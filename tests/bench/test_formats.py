@@ -84,6 +84,15 @@ def test_csv_with_pandas_and_csv(record: Record) -> None:
     assert rows[0]["gap_p90_s"] == str(frame.gap_p90_s[0])
 
 
+def test_the_speed_of_other_answers_is_marked() -> None:
+    found = synthetic_record(contexts=[64], batches=[1, 4])
+    arms = [row[1] for row in headed_table(found)[1].rows]
+    assert arms[2:] == ["mlx-lm", "control", "pamx, partition 512", "mlx-lm (other answers)"]
+    other = next(c for c in found["cells"] if (c["outputs"] or {}).get("same") is False)
+    other["outputs"]["place"] = 7
+    assert headed_table(found)[1].rows[-1][1] == "mlx-lm (differ at 7)"
+
+
 def test_jsonl_with_pandas(record: Record) -> None:
     frame = pd.read_json(io.StringIO(as_text(record, "jsonl")), lines=True)
     other = pd.read_csv(io.StringIO(as_text(record, "csv")))
