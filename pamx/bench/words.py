@@ -76,6 +76,7 @@ class Table:
 
 # Share of the CPUs that others use, from which on no verdict is read without a word about it.
 _BUSY = 0.20
+_FEWEST_WITH_RATIO = 2
 # Of a limit close to 1.
 _MOST_DIGITS = 6
 _WHICH = [Column("workload"), Column("arm", right=False)]
@@ -261,7 +262,8 @@ def _ratios(record: Record, comparisons: list[dict[str, Any]], base: str) -> Tab
     names = [m.name for m in IN_TABLES if m.name in compared]
     columns = [Column(n, group=i + 1, right=False) for i, n in enumerate(names)]
     busy = load_of_others(record, {c["workload"] for c in comparisons})
-    heading = f"Speed relative to {base} ({above(comparisons)}{busy and f'; {busy}'})"
+    pairs = "from pairs of samples, not the quotient of the figures above"
+    heading = f"Speed relative to {base}, {pairs} ({above(comparisons)}{busy and f'; {busy}'})"
     table = Table(heading, [*_WHICH, *columns], about=("ratio", "verdict"))
     marks = {(c["workload"], c["arm"]): answers_mark(c["outputs"]) for c in record["cells"]}
     rows: dict[tuple[str, str], dict[str, str]] = {}
@@ -300,12 +302,16 @@ def metric_spread(metric: Metric, figure: dict[str, Any] | None) -> str:
 
 
 def comparison_words(comparison: dict[str, Any]) -> str:
-    """Such as "1.12x (1.08-1.15) faster", or "1.80x, 2 samples, no verdict"."""
+    """Such as "1.12x (1.08-1.15) faster", or "1.80x, 2 samples, no verdict".
+
+    A single sample has no ratio: nobody knows how far the next one would lie from it.
+    """
     if (ratio := comparison["ratio"]) is None:
         return str(comparison["verdict"])
     if comparison["verdict"] == TOO_FEW:
         count = comparison["pairs"] if "pairs" in comparison else comparison["samples"]
-        return f"{times(ratio)}, {counted(count, 'sample')}, no verdict"
+        told = f"{times(ratio)}, " if count >= _FEWEST_WITH_RATIO else ""
+        return f"{told}{counted(count, 'sample')}, no verdict"
     return f"{ratio_spread(comparison)} {comparison['verdict']}"
 
 
