@@ -13,6 +13,7 @@ from pamx.bench.plain import visible
 from pamx.bench.record import Record
 from pamx.bench.results import figures
 from pamx.bench.statistics import (
+    FEWEST_WITH_RATIO,
     LEAST_MARGIN_BETWEEN_RUNS,
     equality_margin,
     independent_ratio,
@@ -138,7 +139,8 @@ def _flat(found: dict[str, Any]) -> dict[str, Any]:
         control = found[f"control_{run}"] or {}
         row |= {f"control_{run}": control.get("ratio")}
         row |= {f"control_{run}_{end}": control.get(end) for end in ("low", "high")}
-    return row | {name: found[name] for name in ("ratio", "low", "high", "margin", "verdict")}
+    row |= {name: found[name] for name in ("ratio", "low", "high", "margin", "verdict")}
+    return row if found["samples"] >= FEWEST_WITH_RATIO else row | {"ratio": None}
 
 
 def compare(a: Record, b: Record, names: tuple[str, str]) -> Comparison:

@@ -30,6 +30,8 @@ WIDENED = 1.5
 FEWEST_TO_TRIM = 12
 # Fewer samples or pairs have no interval: a resample of so few is too often nearly a single value.
 FEWEST = 6
+# Of a single pair not even a ratio is told: nobody knows how far the next would lie from it.
+FEWEST_WITH_RATIO = 2
 # Of an interval, beyond which it says no more than "unknown", and a computer may not hold it.
 LARGEST_LOG = math.log(1e6)
 # A percentile needs a value beyond it: of fewer, it would be the largest one under another name.

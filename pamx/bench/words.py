@@ -32,7 +32,7 @@ from pamx.bench.numerals import (
 )
 from pamx.bench.plain import visible
 from pamx.bench.record import Record
-from pamx.bench.statistics import TOO_FEW
+from pamx.bench.statistics import FEWEST_WITH_RATIO, TOO_FEW
 from pamx.bench.workload import CONTROL
 from pamx.sizes import counted
 
@@ -76,7 +76,6 @@ class Table:
 
 # Share of the CPUs that others use, from which on no verdict is read without a word about it.
 _BUSY = 0.20
-_FEWEST_WITH_RATIO = 2
 # Of a limit close to 1.
 _MOST_DIGITS = 6
 _WHICH = [Column("workload"), Column("arm", right=False)]
@@ -310,7 +309,7 @@ def comparison_words(comparison: dict[str, Any]) -> str:
         return str(comparison["verdict"])
     if comparison["verdict"] == TOO_FEW:
         count = comparison["pairs"] if "pairs" in comparison else comparison["samples"]
-        told = f"{times(ratio)}, " if count >= _FEWEST_WITH_RATIO else ""
+        told = f"{times(ratio)}, " if count >= FEWEST_WITH_RATIO else ""
         return f"{told}{counted(count, 'sample')}, no verdict"
     return f"{ratio_spread(comparison)} {comparison['verdict']}"
 

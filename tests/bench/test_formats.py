@@ -81,6 +81,9 @@ def test_csv_with_pandas_and_csv(record: Record) -> None:
     names = {"ttft_s", "tpot_s", "e2e_s", "output_tok_per_s", "prompt_tok_per_s", "user_tok_per_s"}
     names |= {"goodput_per_s", "memory_bytes", "pages", "kernel", "output_tok_per_s_ratio_vs_base"}
     assert names <= set(frame.columns)
+    parts = [name for name in frame.columns if re.fullmatch("tpot_.*_vs_base", name)]
+    assert parts == [f"tpot_{part}_vs_base" for part in ("ratio", "low", "high", "verdict")]
+    assert frame.arm[1] == "control"  # as in the tables
     assert rows[0]["gap_p90_s"] == str(frame.gap_p90_s[0])
 
 
