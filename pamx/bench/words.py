@@ -376,6 +376,9 @@ def difference(outputs: dict[str, Any]) -> str:
     )
 
 
+OTHER_ANSWERS = "other answers"
+
+
 def answers_mark(found: dict[str, Any] | None) -> str:
     """What to write beside the speed of an arm whose outputs are not those of the first one.
 
@@ -383,7 +386,7 @@ def answers_mark(found: dict[str, Any] | None) -> str:
     """
     if found is None or found["same"] is not False:
         return ""
-    return outputs(found) if found["place"] else "other answers"
+    return outputs(found) if found["place"] else OTHER_ANSWERS
 
 
 def outputs(found: dict[str, Any] | None) -> str:
