@@ -57,6 +57,7 @@ _FAR = 5.0
 # An interval that reaches beyond so many times the largest figure is cut off, and marked.
 _BEYOND = 2.0
 _SMALL, _NORMAL = 8, 9
+_CHARACTERS_AN_INCH = 13  # of small text
 _SMALL_TEXT: dict[str, Any] = {"textcoords": "offset points", "fontsize": _SMALL - 1, "color": INK}
 
 
@@ -166,6 +167,8 @@ def _note(
         said += f"\n{busy[0].upper()}{busy[1:]} meanwhile."
     if not record["complete"]:
         said += f"\nNot complete: {_plain(missing(record))}."
+    width = int(_CHARACTERS_AN_INCH * figure.get_figwidth())
+    said = "\n".join(textwrap.fill(line, width) for line in said.splitlines())
     figure.supxlabel(said, fontsize=_SMALL, color=INK)
 
 

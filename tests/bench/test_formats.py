@@ -222,7 +222,9 @@ def test_a_plot_says_what_makes_it_doubtful(contexts: list[int]) -> None:
     made |= {"complete": False, "conditions": [load]}
     made["plan"]["workloads"].append({"context": 2048, "batch": 1, "output": 8})
     figure = record_figure(made)
-    caption = figure.get_supxlabel()
+    lines = figure.get_supxlabel().splitlines()
+    assert max(map(len, lines)) <= 13 * figure.get_figwidth()  # none is cut
+    caption = " ".join(lines)
     assert "Other programs used up to 64% of the CPUs meanwhile." in caption
     assert "Not complete: 2048x1 was not measured." in caption
     assert "Control: the first arm once more" in caption
