@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pamx.bench.best import Best, best
@@ -14,11 +15,29 @@ from pamx.bench.compare import Comparison
 from pamx.bench.definitions import title
 from pamx.bench.measure import timings
 from pamx.bench.metrics import BANDWIDTH, BY_NAME, CALL, OUTPUT, TPOT, TTFT, Metric
-from pamx.bench.numerals import times
 from pamx.bench.plain import visible
 from pamx.bench.record import Record
-from pamx.bench.statistics import FASTER, SLOWER, TOO_FEW, equality_margin
-from pamx.bench.words import IN_TABLES, above, comparison_words, machine, metric_spread, subject
+from pamx.bench.statistics import (
+    FASTER,
+    FEWEST,
+    FEWEST_WITH_RATIO,
+    SLOWER,
+    TOO_FEW,
+    equality_margin,
+)
+from pamx.bench.words import (
+    IN_TABLES,
+    OTHER_ANSWERS,
+    answers_mark,
+    comparison_words,
+    load_of_others,
+    machine,
+    metric_spread,
+    missing,
+    ratio_spread,
+    subject,
+)
+from pamx.bench.workload import CONTROL
 from pamx.errors import PamxError
 
 if TYPE_CHECKING:
@@ -38,6 +57,8 @@ _FAR = 5.0
 # An interval that reaches beyond so many times the largest figure is cut off, and marked.
 _BEYOND = 2.0
 _SMALL, _NORMAL = 8, 9
+_CHARACTERS_AN_INCH = 13  # of small text
+_SMALL_TEXT: dict[str, Any] = {"textcoords": "offset points", "fontsize": _SMALL - 1, "color": INK}
 
 
 def record_figure(record: Record) -> Figure:
@@ -50,7 +71,7 @@ def record_figure(record: Record) -> Figure:
     if not cells:
         raise PamxError("There is no valid figure to draw.", "See the report for the reasons.")
     if record["kind"] == "replay":
-        figure = _replay_figure(cells)
+        figure = _replay_figure([c for c in cells if c["arm"] != CONTROL])
     elif len({c["context"] for c in cells}) == 1:
         figure = _by_arm(record, cells)
     else:
@@ -61,9 +82,22 @@ def record_figure(record: Record) -> Figure:
 
 
 def _drawn(record: Record) -> list[dict[str, Any]]:
-    """Valid cells of arms; neither controls nor what the machine does by itself."""
-    cells = [c for c in record["cells"] if c["valid"] and c["control_of"] is None]
-    return [c for c in cells if c["kind"] != "machine"]
+    """Valid cells of arms, and controls last; nothing of what the machine does by itself."""
+    cells = [c for c in record["cells"] if c["valid"] and c["kind"] != "machine"]
+    arms = [c for c in cells if c["control_of"] is None]
+    return arms + [c | {"arm": CONTROL} for c in cells if c["control_of"] is not None and arms]
+
+
+def _labels(cells: Sequence[dict[str, Any]], arms: Sequence[str]) -> list[str]:
+    """Arms' names, marked where their outputs are not those of the first."""
+    return [_marked(arm, [c["outputs"] for c in cells if c["arm"] == arm]) for arm in arms]
+
+
+def _marked(arm: str, outputs: Sequence[dict[str, Any] | None]) -> str:
+    marks = [mark for found in outputs if (mark := answers_mark(found))]
+    # That which computes something else says more than a rounding.
+    mark = min(marks, key=lambda m: m != OTHER_ANSWERS, default="")
+    return f"{_name(arm)} ({mark})" if mark else _name(arm)
 
 
 def _metrics(record: Record) -> tuple[Metric, ...]:
@@ -80,14 +114,20 @@ def _name(arm: str) -> str:
     return _plain(arm, _LONGEST_NAME)
 
 
-def _style(number: int) -> dict[str, Any]:
+def _colour(number: int, arm: str) -> str:
+    return _NEUTRAL if arm == CONTROL else _COLOURS[number % len(_COLOURS)]
+
+
+def _style(number: int, arm: str) -> dict[str, Any]:
+    """A control is thin and grey: it shows how far equal arms lie apart."""
+    control = arm == CONTROL
     return {
-        "color": _COLOURS[number % len(_COLOURS)],
+        "color": _colour(number, arm),
         "marker": _MARKERS[number % len(_MARKERS)],
-        "ms": 5,
+        "ms": 3 if control else 5,
         "capsize": 3,
-        "lw": 1.2,
-        "elinewidth": 1.0,
+        "lw": 0.6 if control else 1.2,
+        "elinewidth": 0.6 if control else 1.0,
     }
 
 
@@ -105,8 +145,15 @@ def _dressed(axes: Axes) -> None:
         text.set_fontsize(_NORMAL)
 
 
-def _note(figure: Figure, cells: Sequence[dict[str, Any]], metrics: Sequence[Metric]) -> None:
-    """What points and bars are."""
+def _count(figure: dict[str, Any]) -> str:
+    """Of how few samples a figure is, that has no interval for it."""
+    return f"n={figure['samples']}" if figure["samples"] < FEWEST else ""
+
+
+def _note(
+    figure: Figure, record: Record, cells: Sequence[dict[str, Any]], metrics: Sequence[Metric]
+) -> None:
+    """What points and bars are, what disturbed them, and what is not there."""
     said = "Points: typical figures of a sample."
     if any(c["figures"].get(m.name, {}).get("low") is not None for c in cells for m in metrics):
         said += " Bars: their 95 % intervals."
@@ -114,6 +161,14 @@ def _note(figure: Figure, cells: Sequence[dict[str, Any]], metrics: Sequence[Met
         said += " No intervals: fewer than 6 samples."
     if any(line.get_markerfacecolor() == "none" for axes in figure.axes for line in axes.lines):
         said += " Open triangles: an interval goes on there."
+    if any(c["arm"] == CONTROL for c in cells):
+        said += " Control: the first arm once more; equal arms lie so far apart."
+    if busy := load_of_others(record, {c["workload"] for c in cells}):
+        said += f"\n{busy[0].upper()}{busy[1:]} meanwhile."
+    if not record["complete"]:
+        said += f"\nNot complete: {_plain(missing(record))}."
+    width = int(_CHARACTERS_AN_INCH * figure.get_figwidth())
+    said = "\n".join(textwrap.fill(line, width) for line in said.splitlines())
     figure.supxlabel(said, fontsize=_SMALL, color=INK)
 
 
@@ -184,7 +239,7 @@ def _by_context(record: Record, cells: list[dict[str, Any]]) -> Figure:
     batches = sorted({c["batch"] for c in cells})[:_MOST_BATCHES]
     arms = list(dict.fromkeys(c["arm"] for c in cells))
     metrics = [m for m in _metrics(record) if any(m.name in c["figures"] for c in cells)]
-    mapped = len(arms) > 1
+    mapped = len([arm for arm in arms if arm != CONTROL]) > 1
     heights = [2.4] * len(metrics) + [_map_height(batches)] * mapped
     size = max(6.4, 3.6 * len(batches) + 2.2), sum(heights) + 1.1
     figure = Figure(figsize=size, layout="constrained")
@@ -206,7 +261,7 @@ def _by_context(record: Record, cells: list[dict[str, Any]]) -> Figure:
             _dressed(axes)
     if mapped:
         _map(figure.add_subplot(grid[-1, :]), record, cells, arms)
-    _note(figure, cells, metrics)
+    _note(figure, record, cells, metrics)
     return figure
 
 
@@ -236,7 +291,10 @@ def _lines(
         x = [math.log2(c["context"]) + beside for c in mine]
         y = [f["typical"] * scale for f in figures]
         reach = _reach(figures, scale, ends)
-        style = _style(number)
+        style = _style(number, arm)
+        for at, height, figure in zip(x, y, figures, strict=True):
+            if figure["samples"] < FEWEST:
+                axes.annotate(_count(figure), (at, height), (4, 4), **_SMALL_TEXT)
         axes.errorbar(x, y, reach, label=_name(arm), clip_on=False, zorder=3, **style)
         for at, figure in zip(x, figures, strict=True):
             if _cut(figure, ends):
@@ -248,7 +306,7 @@ def _lines(
         _few_ticks(axes.yaxis)
     axes.set_xticks([math.log2(c) for c in contexts], [f"{c:,}" for c in contexts])
     if label:
-        _direct_labels(axes, arms, last)
+        _direct_labels(axes, arms, _labels(cells, arms), last)
 
 
 def _few_ticks(axis: Any) -> None:
@@ -267,7 +325,7 @@ def _dodge(contexts: list[int], count: int) -> list[float]:
     return [step * (number - (count - 1) / 2) for number in range(count)]
 
 
-def _direct_labels(axes: Axes, arms: list[str], last: dict[int, float]) -> None:
+def _direct_labels(axes: Axes, arms: list[str], labels: list[str], last: dict[int, float]) -> None:
     """Each arm's name beside the end of its line, moved apart where lines end together."""
     to_axes = (axes.transData + axes.transAxes.inverted()).transform
     wanted = {n: float(to_axes((axes.get_xlim()[1], y))[1]) for n, y in last.items()}
@@ -281,9 +339,9 @@ def _direct_labels(axes: Axes, arms: list[str], last: dict[int, float]) -> None:
         axes.text(
             1.03,
             place - over,
-            f"{_name(arms[number])}",
+            labels[number],
             transform=axes.transAxes,
-            color=_COLOURS[number % len(_COLOURS)],
+            color=_colour(number, arms[number]),
             fontsize=_SMALL,
             va="center",
         )
@@ -299,7 +357,7 @@ def _by_arm(record: Record, cells: list[dict[str, Any]]) -> Figure:
     batches = sorted({c["batch"] for c in cells})[:_MOST_BATCHES]
     arms = list(dict.fromkeys(c["arm"] for c in cells))
     metrics = [m for m in _metrics(record) if any(m.name in c["figures"] for c in cells)]
-    mapped = len(arms) > 1 and len(batches) > 1
+    mapped = len([arm for arm in arms if arm != CONTROL]) > 1 and len(batches) > 1
     height = 0.42 * len(arms) + 0.75
     heights = [height] * len(batches) + [_map_height(batches)] * mapped
     figure = Figure(figsize=(3.1 * len(metrics) + 1.8, sum(heights) + 1.0), layout="constrained")
@@ -314,7 +372,7 @@ def _by_arm(record: Record, cells: list[dict[str, Any]]) -> Figure:
             if mine:
                 _points(axes, mine, arms, (metric, scale, far))
             axes.set_ylim(len(arms) - 0.5, -0.7)
-            axes.set_yticks(range(len(arms)), [_name(a) for a in arms] if column == 0 else [])
+            axes.set_yticks(range(len(arms)), _labels(mine, arms) if column == 0 else [])
             if row == 0:
                 axes.set_title(_headed(metric, unit) + (", log scale" if far else ""))
             if column == 0:
@@ -323,7 +381,7 @@ def _by_arm(record: Record, cells: list[dict[str, Any]]) -> Figure:
             axes.grid(visible=False, axis="y")
     if mapped:
         _map(figure.add_subplot(grid[-1, :]), record, cells, arms)
-    _note(figure, cells, metrics)
+    _note(figure, record, cells, metrics)
     return figure
 
 
@@ -338,13 +396,13 @@ def _points(
         figure, number = cell["figures"][metric.name], arms.index(cell["arm"])
         reach = _reach([figure], scale, ends)
         x = figure["typical"] * scale
-        style = _style(number)
+        style = _style(number, cell["arm"])
         axes.errorbar([x], [number], xerr=reach, zorder=3, clip_on=False, **style)
         if _cut(figure, ends):
             end = [ends[1] * scale], [number]
             axes.plot(*end, marker=">", color=style["color"], mfc="none", clip_on=False)
         axes.annotate(
-            _plain(metric_spread(metric, figure)),
+            _plain(", ".join(w for w in (metric_spread(metric, figure), _count(figure)) if w)),
             (x, number),
             (0, 5),
             textcoords="offset points",
@@ -364,7 +422,7 @@ def _points(
 
 
 def _map_height(batches: list[int]) -> float:
-    return 0.65 * len(batches) + 0.6
+    return 0.8 * len(batches) + 0.6
 
 
 def _map(axes: Axes, record: Record, cells: list[dict[str, Any]], arms: list[str]) -> None:
@@ -379,13 +437,14 @@ def _map(axes: Axes, record: Record, cells: list[dict[str, Any]], arms: list[str
     for y, batch in enumerate(batches):
         for x, context in enumerate(contexts):
             here = [c for c in cells if (c["context"], c["batch"]) == (context, batch)]
-            found = best(here, metric, margin)
+            found = best([c for c in here if c["arm"] != CONTROL], metric, margin)
             if found is None:
                 continue
             alone = found.found == FASTER
             colour = _COLOURS[arms.index(found.arm) % len(_COLOURS)] if alone else _NEUTRAL
             colours[y][x] = to_rgba(colour, 0.35 if alone else 0.15)
-            axes.text(x, y, best_words(found), ha="center", va="center", fontsize=_SMALL, color=INK)
+            words = best_words(found, {c["arm"]: c["outputs"] for c in here})
+            axes.text(x, y, words, ha="center", va="center", fontsize=_SMALL, color=INK)
     axes.imshow(colours, aspect="auto")
     axes.set_xticks(range(len(contexts)), [f"{c:,}" for c in contexts])
     axes.set_yticks(range(len(batches)), [f"{b:,}" for b in batches])
@@ -400,16 +459,24 @@ def _map(axes: Axes, record: Record, cells: list[dict[str, Any]], arms: list[str
         axes.axhline(number - 0.5, color=INK, lw=0.5)
 
 
-def best_words(found: Best) -> str:
-    """What a field of the map says."""
+def best_words(found: Best, outputs: Mapping[str, dict[str, Any] | None] | None = None) -> str:
+    """What a field of the map says.
+
+    Args:
+        found: Of `best`.
+        outputs: By arm, those of its cell.
+    """
+    names = [_marked(arm, [(outputs or {}).get(arm)]) for arm in (found.arm, *found.rivals)]
     if found.found == FASTER:
-        lead = f"\n{times(found.lead.ratio)} the next" if found.lead is not None else ""
-        return f"{_name(found.arm)}{lead}"
+        if (lead := found.lead) is None:
+            return names[0]
+        ends = (lead.low, lead.high) if lead.bounded else (None, None)
+        spread = ratio_spread({"ratio": lead.ratio, "low": ends[0], "high": ends[1]})
+        return f"{names[0]}\n{spread} faster\nthan the next"
     if found.found == TOO_FEW:
         return found.found
-    names = [_name(arm) for arm in (found.arm, *found.rivals)]
     shown = "\n".join(names[:3] + [f"and {len(names) - 3} more"] * (len(names) > 3))
-    return f"{found.found}:\n{shown}"
+    return f"no arm is faster for sure\n({found.found}):\n{shown}"
 
 
 # ---- replays and comparisons ---------------------------------------------------------------------
@@ -454,10 +521,14 @@ def comparison_figure(found: Comparison) -> Figure:
         PamxError: there is no ratio to draw.
     """
     ratios = [
-        c for c in found.ratios if c["ratio"] is not None and BY_NAME[c["metric"]] in IN_TABLES
+        c
+        for c in found.ratios
+        if c["ratio"] is not None
+        and c["samples"] >= FEWEST_WITH_RATIO
+        and BY_NAME[c["metric"]] in IN_TABLES
     ]
     if not ratios:
-        raise PamxError("There is no ratio to draw.", "Neither run has samples.")
+        raise PamxError("There is no ratio to draw.", "A ratio needs two samples in each run.")
     from matplotlib.figure import Figure
 
     metrics = list(dict.fromkeys(c["metric"] for c in ratios))
@@ -473,7 +544,8 @@ def comparison_figure(found: Comparison) -> Figure:
         axes.grid(visible=False, axis="y")
     panels[0].set_yticks(range(len(rows)), [f"{_plain(w)}, {_name(arm)}" for w, arm in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.7)
-    figure.suptitle(f"Speed of B relative to A ({above(ratios)})", fontsize=11, color=INK)
+    heading = textwrap.fill(found.heading(), int(12 * size[0]))
+    figure.suptitle(heading, fontsize=11, color=INK)
     runs = zip("AB", found.names, found.runs, strict=True)
     said = "\n".join(_plain(f"{letter}: {name}: {run}") for letter, name, run in runs)
     figure.supxlabel(f"{said}\nBars: 99 % intervals.", fontsize=_SMALL, color=INK)

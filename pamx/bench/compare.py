@@ -11,16 +11,24 @@ from pamx.bench.measure import Cell
 from pamx.bench.metrics import BY_NAME, CALL, COMPARED, Metric, slug
 from pamx.bench.plain import visible
 from pamx.bench.record import Record
-from pamx.bench.results import figures, ratio_fields
-from pamx.bench.statistics import equality_margin, independent_ratio
+from pamx.bench.results import figures
+from pamx.bench.statistics import (
+    FEWEST_WITH_RATIO,
+    LEAST_MARGIN_BETWEEN_RUNS,
+    equality_margin,
+    independent_ratio,
+    verdict_between_runs,
+)
 from pamx.bench.words import (
     IN_TABLES,
     Column,
     Table,
     above,
     comparison_words,
+    load_of_others,
     machine,
     metric_spread,
+    ratio_spread,
     subject,
 )
 from pamx.bench.workload import Arm
@@ -29,12 +37,19 @@ from pamx.errors import RequestError
 # What makes two runs answer different questions if it differs; not where a file lies.
 _FACTS = ("model", "machine", "versions", "library", "environment")
 _NO_FACTS = {"path", "memory_bytes", "cache_bytes"}
-_MEANT = ("typical", "interval", "ratio", "verdict")
+_MEANT = ("typical", "interval", "ratio", "control", "verdict")
 _RATIO = (
     "Speed of an arm in B relative to itself in A: exp of the difference of the 20 % trimmed means "
-    "of logarithms, (low-high): its 99 % interval, as of values. Samples of two runs are not "
-    "paired: what changed between them is in it."
+    "of logarithms. (low-high): its 99 % interval, of the means of 8 stretches of a run, wider by "
+    "how far a control lies from its arm. What changed between the runs is in it."
 )
+_CONTROL = "The run's first arm once more, relative to itself: how far equal arms lie apart."
+_VERDICT = (
+    "faster, slower: the interval lies beyond the margin above, 2 x --precision but 6 % to 10 %. "
+    "no difference detected: it lies within. cannot tell: it does both. no verdict: fewer than 6 "
+    "samples."
+)
+_DEFINITIONS = {"ratio": _RATIO, "control": _CONTROL, "verdict": _VERDICT}
 
 
 @dataclass(frozen=True)
@@ -47,6 +62,7 @@ class Comparison:
         ratios: Of `compare_records`.
         differences: Of `different_facts`.
         warnings: Of both runs, and what only one of them has.
+        busy: Which runs other programs disturbed.
     """
 
     names: tuple[str, str]
@@ -54,6 +70,7 @@ class Comparison:
     ratios: list[dict[str, Any]]
     differences: list[str]
     warnings: list[str]
+    busy: list[str]
 
     def table(self) -> Table:
         """One row a workload, arm and figure."""
@@ -61,16 +78,23 @@ class Comparison:
             *(Column("workload"), Column("arm", right=False), Column("figure", right=False)),
             *(Column("A", group=1), Column("B", group=1)),
             Column("ratio", group=2, right=False),
+            *(Column("control", run, group=3, right=False) for run in "AB"),
         ]
-        heading = f"Speed of B relative to A ({above(self.ratios)})"
-        table = Table(heading, columns, about=("typical", "interval", "verdict"))
+        table = Table(self.heading(), columns, about=("typical", "interval", "verdict"))
         for found in self.ratios:
             metric = BY_NAME[found["metric"]]
             if metric in IN_TABLES:
                 row = [found["workload"], found["arm"], metric.title]
                 row += [metric_spread(metric, found[run]) for run in ("a", "b")]
-                table.rows.append([*row, comparison_words(found)])
+                controls = [found[f"control_{run}"] for run in ("a", "b")]
+                row += [comparison_words(found), *(ratio_spread(c) for c in controls)]
+                table.rows.append(row)
         return table.shown()
+
+    def heading(self) -> str:
+        """What the ratios are, and what makes them doubtful."""
+        busy = f"; {'; '.join(self.busy)}" if self.busy else ""
+        return f"Speed of B relative to A ({above(self.ratios)}{busy})"
 
     def heads(self) -> list[str]:
         """What must be known before the figures: which runs these are, and how they differ."""
@@ -85,7 +109,7 @@ class Comparison:
     def definitions(self) -> list[str]:
         """What the table means, under the names that it has there."""
         keys = dict.fromkeys(c["metric"] for c in self.ratios if BY_NAME[c["metric"]] in IN_TABLES)
-        known = DEFINITIONS | {"ratio": _RATIO}
+        known = DEFINITIONS | _DEFINITIONS
         return [f"{title(key)}: {known[key]}" for key in (*keys, *_MEANT)]
 
     def rows(self) -> list[dict[str, Any]]:
@@ -99,19 +123,24 @@ class Comparison:
             "comparisons": self.ratios,
             "differences": self.differences,
             "warnings": self.warnings,
-            "definitions": {"ratio": _RATIO, "verdict": DEFINITIONS["verdict"]},
+            "definitions": _DEFINITIONS,
         }
 
 
 def _flat(found: dict[str, Any]) -> dict[str, Any]:
-    row = {name: visible(found[name]) for name in ("workload", "arm")}
+    row: dict[str, Any] = {name: visible(found[name]) for name in ("workload", "arm")}
     row["metric"] = slug(title(found["metric"]))
     row["unit"] = BY_NAME[found["metric"]].unit
     for run in ("a", "b"):
         figure = found[run]
         row |= {run: figure["typical"], f"{run}_low": figure["low"], f"{run}_high": figure["high"]}
         row[f"{run}_samples"] = figure["samples"]
-    return row | {name: found[name] for name in ("ratio", "low", "high", "margin", "verdict")}
+    for run in ("a", "b"):
+        control = found[f"control_{run}"] or {}
+        row |= {f"control_{run}": control.get("ratio")}
+        row |= {f"control_{run}_{end}": control.get(end) for end in ("low", "high")}
+    row |= {name: found[name] for name in ("ratio", "low", "high", "margin", "verdict")}
+    return row if found["samples"] >= FEWEST_WITH_RATIO else row | {"ratio": None}
 
 
 def compare(a: Record, b: Record, names: tuple[str, str]) -> Comparison:
@@ -122,13 +151,16 @@ def compare(a: Record, b: Record, names: tuple[str, str]) -> Comparison:
     """
     ratios = compare_records(a, b)
     runs = (_about(a), _about(b))
+    compared = {c["workload"] for c in ratios}
+    loads = {letter: load_of_others(run, compared) for letter, run in (("A", a), ("B", b))}
+    busy = [f"{letter}: {load}" for letter, load in loads.items() if load]
     warnings = [
         f"{letter}: {warning}"
         for letter, run in (("A", a), ("B", b))
         for warning in run["warnings"]
-        if _concerns(warning, run, {c["workload"] for c in ratios})
+        if _concerns(warning, run, compared)
     ]
-    return Comparison(names, runs, ratios, different_facts(a, b), [*_alone(a, b), *warnings])
+    return Comparison(names, runs, ratios, different_facts(a, b), [*_alone(a, b), *warnings], busy)
 
 
 def _concerns(warning: str, run: Record, compared: set[str]) -> bool:
@@ -146,7 +178,7 @@ def compare_records(a: Record, b: Record) -> list[dict[str, Any]]:
     """For each workload, arm and metric that both have: both figures, and B's speed over A's.
 
     Nothing pairs samples of two runs, so the intervals are wider than within one run, and what
-    the machine did in between is in the ratio.
+    the machine did in between is in the ratio: a verdict needs more than the margin.
 
     Raises:
         RequestError: they are of different kinds, or have nothing in common.
@@ -157,12 +189,18 @@ def compare_records(a: Record, b: Record) -> list[dict[str, Any]]:
         )
     metrics: tuple[Metric, ...] = (CALL,) if a["kind"] == "kernel" else COMPARED
     margin = equality_margin(max(_precision(a), _precision(b)))
+    margin = max(margin, LEAST_MARGIN_BETWEEN_RUNS)
     found = []
     for mine, theirs in _common(a, b):
         ours = figures(mine["samples"]), figures(theirs["samples"])
         for metric in metrics:
             values = _values(mine, metric.name), _values(theirs, metric.name)
-            ratio = independent_ratio(*values, smaller_is_better=metric.smaller_is_better)
+            controls = [_control(run, mine["workload"], metric.name) for run in (a, b)]
+            ratio = independent_ratio(
+                *values,
+                smaller_is_better=metric.smaller_is_better,
+                controls=[c["ratio"] for c in controls if c is not None and c["ratio"]],
+            )
             if ratio is None:
                 continue
             found.append(
@@ -172,7 +210,14 @@ def compare_records(a: Record, b: Record) -> list[dict[str, Any]]:
                     "metric": metric.name,
                     "a": ours[0][metric.name],
                     "b": ours[1][metric.name],
-                    **ratio_fields(ratio, margin),
+                    "ratio": ratio.ratio,
+                    "low": ratio.low if ratio.bounded else None,
+                    "high": ratio.high if ratio.bounded else None,
+                    "samples": ratio.pairs,
+                    "control_a": controls[0],
+                    "control_b": controls[1],
+                    "margin": margin,
+                    "verdict": verdict_between_runs(ratio, margin),
                 }
             )
     if not found:
@@ -181,6 +226,14 @@ def compare_records(a: Record, b: Record) -> list[dict[str, Any]]:
             "Measure both with the same --context, --batch, --output-tokens and arms.",
         )
     return found
+
+
+def _control(record: Record, workload: str, metric: str) -> dict[str, Any] | None:
+    """How far equal arms lie apart in a run; None if it had no control."""
+    for found in record["comparisons"]:
+        if found["control"] and (found["workload"], found["metric"]) == (workload, metric):
+            return {name: found[name] for name in ("ratio", "low", "high")}
+    return None
 
 
 def _precision(record: Record) -> float:

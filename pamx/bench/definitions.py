@@ -26,14 +26,17 @@ DEFINITIONS: dict[str, str] = {
     "pages": "Most blocks of the KV pool in use at a time.",
     "partition": "Tokens of context in one softmax before merging; as the attention call reported.",
     "kernel": "What computed attention; as the attention call reported.",
-    "outputs": "Whether tokens are those of the first arm, or where the first other one is.",
+    "outputs": "Whether tokens are those of the first arm, or where the first other one is: at 0, "
+    "the arm gives other answers.",
     "requests": "How many arrived.",
     "offered": "Requests / (last arrival - first).",
     "preempted": "How often a request gave its pages back, to go on later.",
     "call": "From queueing an attention call of all sequences to its result; a sample's mean.",
     "bandwidth": "Bytes of keys and values / call. `read`: bytes read; `copy`: read and written.",
     "share_of_read": "Bandwidth / that of `read`, a sum over as many bytes on as many threads. In "
-    "cache: less than 67.1 MB, or than twice the largest cache; that says nothing of memory.",
+    "cache: less than the largest cache holds, which says nothing of memory. Partly: less than "
+    "twice as much, or than 67.1 MB.",
+    "calls": "That make up a sample, median: as many as take 50 ms, at most 2,000.",
     "kv_bytes": "Keys and values of all sequences, which a call reads once.",
     "typical": "Of a sample the mean of its requests; of samples exp of the 20 % trimmed mean of "
     "logarithms (of 6 to 11 the mean; of fewer the median, without an interval).",

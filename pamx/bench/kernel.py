@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pamx.bench.measure import Cell, Patience, measure, warm_up
@@ -21,8 +22,9 @@ from pamx.bench.workload import Arm, Workload
 from pamx.errors import RequestError
 
 MACHINE = ("copy", "read")
-# A share of memory's bandwidth is told of calls that read so many bytes: twice the largest cache,
-# or so many where the system does not tell of one that all cores share.
+# Calls that read more than the largest cache holds are told as a share of a plain read; up to twice
+# of it a part of their bytes may still be there. Where the system tells of no cache that all cores
+# share, there may be one of so many bytes.
 CACHES, LEAST_OF_MEMORY = 2, 64 << 20
 # Between pages of different dtypes or partitions, relative to values near 1. More is a bug.
 _LARGEST_ERROR = 0.02
@@ -165,6 +167,7 @@ def _run(program: Program, settings: dict[str, Any]) -> Outcome:
             f"its output differs from the first arm's by {answer['output_error']:.2g}."
         )
     figures = {"call": answer["seconds"], "bandwidth": answer["bytes"] / answer["seconds"]}
+    figures["calls"] = answer["calls"]
     return Outcome([], figures, None, answer["seconds"], answer)
 
 
@@ -173,7 +176,9 @@ def add_cells(record: Record, cells: Sequence[Cell], workload: Workload) -> None
     reading = next(c for c in cells if c.arm.id == "read")
     for cell in cells:
         found = cell_record(cell, workload, {})
-        found["fits_cache"] = _fits_cache(found["pool_bytes"], record)
+        found |= _cached(found["pool_bytes"], record)
+        if counts := cell.figures("calls"):
+            found["calls"] = round(median(counts))
         # Not of the copy, which writes as much as it reads: a call only reads.
         if cell.arm.kind != "machine" and not cell.invalid and not found["fits_cache"]:
             found["share_of_read"] = _share(cell, reading)
@@ -183,10 +188,15 @@ def add_cells(record: Record, cells: Sequence[Cell], workload: Workload) -> None
     record["warnings"] += measurement_warnings(cells, comparisons, workload, CALL.name)
 
 
-def _fits_cache(nbytes: int | None, record: Record) -> bool:
-    """Whether caches may hold what calls read again and again."""
-    largest = record["provenance"]["machine"].get("cache_bytes") or 0
-    return nbytes is not None and nbytes < max(LEAST_OF_MEMORY, CACHES * largest)
+def _cached(nbytes: int | None, record: Record) -> dict[str, bool]:
+    """Whether caches may hold what calls read again and again, or a good part of it."""
+    largest = record["provenance"]["machine"].get("cache_bytes")
+    fits = nbytes is not None and nbytes < (largest or LEAST_OF_MEMORY)
+    below = max(LEAST_OF_MEMORY, CACHES * (largest or 0))
+    return {
+        "fits_cache": fits,
+        "partly_in_cache": nbytes is not None and not fits and nbytes < below,
+    }
 
 
 def _share(cell: Cell, machine: Cell) -> float | None:

@@ -7,7 +7,10 @@ from typing import Any
 from pamx.bench.definitions import title
 from pamx.bench.metrics import BY_NAME, slug
 from pamx.bench.plain import visible
+from pamx.bench.statistics import FEWEST_WITH_RATIO
+from pamx.bench.workload import CONTROL
 
+_RATIO = ("ratio", "low", "high", "verdict")
 _PERCENTILES = ("p50", "p90", "p99", "max")
 _MEMORY = f"{slug(title('peak_memory'))}_bytes"
 _OF_READ = slug(title("share_of_read"))
@@ -21,10 +24,18 @@ def flat_rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     ratios = _ratios(record)
     for row, cell in zip(rows, record["cells"], strict=True):
         for metric, found in ratios.get((cell["workload"], cell["arm"]), {}).items():
-            for part in ("ratio", "low", "high", "verdict"):
-                row[f"{slug(title(metric))}_{part}_vs_base"] = found[part]
-    columns += sorted({name for row in rows for name in row} - set(columns))
+            told = found["pairs"] >= FEWEST_WITH_RATIO
+            row |= {
+                _of_base(metric, part): found[part] if told or part == "verdict" else None
+                for part in _RATIO
+            }
+    used = {name for row in rows for name in row}
+    columns += [n for n in (_of_base(m, p) for m in BY_NAME for p in _RATIO) if n in used]
     return [{name: _plain(row.get(name)) for name in columns} for row in rows]
+
+
+def _of_base(metric: str, part: str) -> str:
+    return f"{slug(title(metric))}_{part}_vs_base"
 
 
 def _plain(value: Any) -> Any:
@@ -61,6 +72,8 @@ def _row(cell: dict[str, Any]) -> dict[str, Any]:
             *("why_invalid", "pages"),
         )
     }
+    if cell["control_of"] is not None:
+        row["arm"] = CONTROL  # as in the tables
     row[_MEMORY] = cell["peak_memory_bytes"]
     row |= {"kernel": ran.get("kernel"), "partition": ran.get("partition")}
     row["outputs_same"] = (cell["outputs"] or {}).get("same")

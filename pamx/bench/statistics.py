@@ -30,12 +30,21 @@ WIDENED = 1.5
 FEWEST_TO_TRIM = 12
 # Fewer samples or pairs have no interval: a resample of so few is too often nearly a single value.
 FEWEST = 6
+# Of a single pair not even a ratio is told: nobody knows how far the next would lie from it.
+FEWEST_WITH_RATIO = 2
 # Of an interval, beyond which it says no more than "unknown", and a computer may not hold it.
 LARGEST_LOG = math.log(1e6)
 # A percentile needs a value beyond it: of fewer, it would be the largest one under another name.
 FEWEST_FOR = {"p90": 10, "p99": 100}
+# Of a run that is compared with another one: fewer would say too little of its spread, and more,
+# each of them shorter, would be too much like their neighbours.
+PARTS = 8
+MOST_ALIKE = 0.8
 # Nobody who asks for less precision than this means that such a difference is none.
 LARGEST_MARGIN = 0.10
+# Processes that do the same differ by a few per cent for as long as they live (layout of memory,
+# neighbours on the machine), however narrow the intervals are.
+LEAST_MARGIN_BETWEEN_RUNS = 0.06
 FASTER, SLOWER = "faster", "slower"
 SAME, UNKNOWN, TOO_FEW = "no difference detected", "cannot tell", "too few samples"
 
@@ -230,9 +239,25 @@ def paired_ratio(
 
 
 def independent_ratio(
-    base: Sequence[float], arm: Sequence[float], *, smaller_is_better: bool, seed: int = 0
+    base: Sequence[float],
+    arm: Sequence[float],
+    *,
+    smaller_is_better: bool,
+    controls: Sequence[float] = (),
 ) -> Ratio | None:
-    """Compares samples of two runs, which nothing pairs; None if one has none."""
+    """Compares samples of two runs, which nothing pairs; None if one has none.
+
+    A run drifts, so that samples near each other are alike: its spread is that of the means of at
+    most PARTS stretches of it (batch means, with Yuen's winsorising over the whole run), larger
+    where they are still alike, times Student's quantile. How far the machine moved between the
+    runs, two of them do not tell; that of equal arms in either run is the least that it can be, and
+    widens the interval.
+
+    Args:
+        base, arm: Positive figures of either run, in the order in which they were measured.
+        smaller_is_better: Whether they are times rather than rates.
+        controls: Ratios of equal arms within the runs.
+    """
     fewest = min(len(base), len(arm))
     if not fewest:
         return None
@@ -241,21 +266,32 @@ def independent_ratio(
         x, y = -x, -y
     if fewest < FEWEST:
         return _ratio(float(y.mean() - x.mean()), 0.0, fewest)
-    (mean,), (error,) = _difference(x[None], y[None])
-    half = 0.0
-    if error > 1e-12:
-        rng = np.random.default_rng(seed)
-        xs = x[rng.integers(0, len(x), (RESAMPLES, len(x)))]
-        ys = y[rng.integers(0, len(y), (RESAMPLES, len(y)))]
-        freedom = min(_freedom(len(x)), _freedom(len(y)))
-        half = error * _critical(*_difference(xs, ys), mean, 1e-12, RATIO_LEVEL, freedom)
-    return _ratio(float(mean), float(half), fewest)
+    apart = float(_trimmed(y[None])[0][0] - _trimmed(x[None])[0][0])
+    xs, ys = _stretches(x), _stretches(y)
+    error = math.hypot(_error(xs), _error(ys))
+    normal = NormalDist().inv_cdf((1 + RATIO_LEVEL) / 2)
+    half = error * students(normal, min(len(xs), len(ys)) - 1)
+    half += max((abs(math.log(ratio)) for ratio in controls), default=0.0)
+    return _ratio(apart, float(half), fewest)
 
 
-def _difference(x: Floats, y: Floats) -> tuple[Floats, Floats]:
-    """[rows]: differences of trimmed means, and their standard errors."""
-    (x_means, x_errors), (y_means, y_errors) = _trimmed(x), _trimmed(y)
-    return y_means - x_means, np.hypot(x_errors, y_errors)
+def _stretches(values: Floats) -> Floats:
+    """Means of consecutive winsorised values, as far apart as a trimmed mean's errors are."""
+    cut, count = _cut(len(values)), len(values)
+    ordered = np.sort(values)
+    winsorised = np.clip(values, ordered[cut], ordered[count - 1 - cut])
+    parts = np.array_split(winsorised, min(count, PARTS))
+    return np.asarray([part.mean() for part in parts]) * (count / (count - 2 * cut))
+
+
+def _error(stretches: Floats) -> float:
+    """The standard error of their mean; as of an autoregressive process if neighbours are alike."""
+    rest = stretches - stretches.mean()
+    squares, count = float((rest * rest).sum()), len(rest)
+    if squares <= 0:
+        return 0.0
+    correlation = min(max(float((rest[1:] * rest[:-1]).sum()) / squares, 0.0), MOST_ALIKE)
+    return math.sqrt(squares / (count - 1) / count * (1 + correlation) / (1 - correlation))
 
 
 def equality_margin(precision: float) -> float:
@@ -281,6 +317,17 @@ def verdict(found: Ratio, margin: float) -> str:
         return TOO_FEW
     if found.differs:
         return FASTER if found.ratio > 1 else SLOWER
+    return SAME if 1 - margin <= found.low and found.high <= 1 + margin else UNKNOWN
+
+
+def verdict_between_runs(found: Ratio, margin: float) -> str:
+    """As `verdict`, of two runs: a difference has to be larger than the margin for sure."""
+    if found.pairs < FEWEST:
+        return TOO_FEW
+    if found.low > 1 + margin:
+        return FASTER
+    if found.high < 1 - margin:
+        return SLOWER
     return SAME if 1 - margin <= found.low and found.high <= 1 + margin else UNKNOWN
 
 

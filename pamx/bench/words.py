@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from pamx.bench.numerals import (
 )
 from pamx.bench.plain import visible
 from pamx.bench.record import Record
-from pamx.bench.statistics import TOO_FEW
+from pamx.bench.statistics import FEWEST_WITH_RATIO, TOO_FEW
 from pamx.bench.workload import CONTROL
 from pamx.sizes import counted
 
@@ -76,6 +76,10 @@ class Table:
         return replace(self, title=visible(self.title), rows=rows)
 
 
+# Share of the CPUs that others use, from which on no verdict is read without a word about it.
+_BUSY = 0.20
+# Of a limit close to 1.
+_MOST_DIGITS = 6
 _WHICH = [Column("workload"), Column("arm", right=False)]
 
 
@@ -129,6 +133,7 @@ def _calls(record: Record) -> Table:
     columns = [
         *_WHICH,
         Column("samples", group=1),
+        Column("calls", group=1),
         Column("call", group=1),
         Column("bandwidth", group=1),
         Column("share_of_read", group=1),
@@ -142,13 +147,24 @@ def _calls(record: Record) -> Table:
                 cell["workload"],
                 _arm(cell),
                 f"{len(cell['samples']):,}",
+                NONE if (calls := cell.get("calls")) is None else f"{calls:,}",
                 *(metric_spread(m, cell["figures"].get(m.name)) for m in (CALL, BANDWIDTH)),
-                "in cache" if cell.get("fits_cache") else share(cell.get("share_of_read")),
+                _of_read(cell),
                 size(cell.get("pool_bytes")),
                 *_dispatched(cell),
             ]
         )
     return table
+
+
+def _of_read(cell: dict[str, Any]) -> str:
+    """Of what the machine does by itself there is no share."""
+    if cell["kind"] == "machine":
+        return ""
+    if cell.get("fits_cache"):
+        return "in cache"
+    partly = ", partly in cache" if cell.get("partly_in_cache") else ""
+    return f"{share(cell.get('share_of_read'))}{partly}"
 
 
 def _replays(record: Record) -> Table:
@@ -244,20 +260,26 @@ def _comparisons(record: Record) -> list[Table]:
     """One table for each arm that others are compared with: a second if the first is invalid."""
     bases = dict.fromkeys(c["base"] for c in record["comparisons"])
     return [
-        _ratios([c for c in record["comparisons"] if c["base"] == base], base) for base in bases
+        _ratios(record, [c for c in record["comparisons"] if c["base"] == base], base)
+        for base in bases
     ]
 
 
-def _ratios(comparisons: list[dict[str, Any]], base: str) -> Table:
+def _ratios(record: Record, comparisons: list[dict[str, Any]], base: str) -> Table:
     """One row a workload and arm, one column a metric."""
     compared = {c["metric"] for c in comparisons}
     names = [m.name for m in IN_TABLES if m.name in compared]
     columns = [Column(n, group=i + 1, right=False) for i, n in enumerate(names)]
-    heading = f"Speed relative to {base} ({above(comparisons)})"
+    busy = load_of_others(record, {c["workload"] for c in comparisons})
+    pairs = "from pairs of samples, not the quotient of the figures above"
+    heading = f"Speed relative to {base}, {pairs} ({above(comparisons)}{busy and f'; {busy}'})"
     table = Table(heading, [*_WHICH, *columns], about=("ratio", "verdict"))
+    marks = {(c["workload"], c["arm"]): answers_mark(c["outputs"]) for c in record["cells"]}
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for comparison in comparisons:
-        key = comparison["workload"], CONTROL if comparison["control"] else comparison["arm"]
+        mark = marks.get((comparison["workload"], comparison["arm"]), "")
+        arm = CONTROL if comparison["control"] else comparison["arm"]
+        key = comparison["workload"], f"{arm} ({mark})" if mark else arm
         rows.setdefault(key, {})[comparison["metric"]] = comparison_words(comparison)
     for (workload, arm), found in rows.items():
         table.rows.append([workload, arm, *(found.get(name, NONE) for name in names)])
@@ -271,6 +293,17 @@ def above(comparisons: Sequence[dict[str, Any]]) -> str:
     return f"above 1x is faster{within}"
 
 
+def load_of_others(record: Record, workloads: Collection[str]) -> str:
+    """A warning to stand beside verdicts: other programs took much of the machine meanwhile.
+
+    Returns:
+        Of the workload with the most of it; nothing where that is little.
+    """
+    used = (c["used_by_others"] for c in record["conditions"] if c["workload"] in workloads)
+    most = max(used, default=0.0)
+    return f"other programs used up to {most:.0%} of the CPUs" if most > _BUSY else ""
+
+
 def metric_spread(metric: Metric, figure: dict[str, Any] | None) -> str:
     """A metric's figure with its interval."""
     write = {"s": duration, "bytes/s": bandwidth}.get(metric.unit, rate)
@@ -278,17 +311,32 @@ def metric_spread(metric: Metric, figure: dict[str, Any] | None) -> str:
 
 
 def comparison_words(comparison: dict[str, Any]) -> str:
-    """Such as "1.12x (1.08-1.15) faster", or "1.80x, 2 samples, no verdict"."""
-    ratio, low, high = (comparison[name] for name in ("ratio", "low", "high"))
-    if ratio is None:
+    """Such as "1.12x (1.08-1.15) faster", or "1.80x, 2 samples, no verdict".
+
+    A single sample has no ratio: nobody knows how far the next one would lie from it.
+    """
+    if (ratio := comparison["ratio"]) is None:
         return str(comparison["verdict"])
     if comparison["verdict"] == TOO_FEW:
-        return f"{times(ratio)}, {counted(comparison['pairs'], 'sample')}, no verdict"
+        count = comparison["pairs"] if "pairs" in comparison else comparison["samples"]
+        told = f"{times(ratio)}, " if count >= FEWEST_WITH_RATIO else ""
+        return f"{told}{counted(count, 'sample')}, no verdict"
+    return f"{ratio_spread(comparison)} {comparison['verdict']}"
+
+
+def ratio_spread(found: dict[str, Any] | None) -> str:
+    """A ratio with its interval: "1.12x (1.08-1.15)"; a limit that excludes 1 never reads 1.00."""
+    if found is None or found["ratio"] is None:
+        return NONE
+    ratio, low, high = (found[name] for name in ("ratio", "low", "high"))
     if low is None:
-        return f"{times(ratio)} {comparison['verdict']}"
+        return times(ratio)
     digits = 3 if high < 1.02 * low else 2
+    for limit in (low, high):
+        while (low > 1 or high < 1) and float(f"{limit:.{digits}f}") == 1 and digits < _MOST_DIGITS:
+            digits += 1
     ends = f"{times(low, digits)[:-1]}-{times(high, digits)[:-1]}"
-    return f"{times(ratio, digits)} ({ends}) {comparison['verdict']}"
+    return f"{times(ratio, digits)} ({ends})"
 
 
 # ---- sentences ----------------------------------------------------------------------------------
@@ -398,6 +446,19 @@ def difference(outputs: dict[str, Any]) -> str:
         f"{outputs['request']:,} at token {outputs['place']:,} "
         f"({outputs['base_token']} there, {outputs['arm_token']} here)."
     )
+
+
+OTHER_ANSWERS = "other answers"
+
+
+def answers_mark(found: dict[str, Any] | None) -> str:
+    """What to write beside the speed of an arm whose outputs are not those of the first one.
+
+    From the first token on, it computes something else; at a later one it may be a rounding.
+    """
+    if found is None or found["same"] is not False:
+        return ""
+    return outputs(found) if found["place"] else OTHER_ANSWERS
 
 
 def outputs(found: dict[str, Any] | None) -> str:

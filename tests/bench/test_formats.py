@@ -81,7 +81,19 @@ def test_csv_with_pandas_and_csv(record: Record) -> None:
     names = {"ttft_s", "tpot_s", "e2e_s", "output_tok_per_s", "prompt_tok_per_s", "user_tok_per_s"}
     names |= {"goodput_per_s", "memory_bytes", "pages", "kernel", "output_tok_per_s_ratio_vs_base"}
     assert names <= set(frame.columns)
+    parts = [name for name in frame.columns if re.fullmatch("tpot_.*_vs_base", name)]
+    assert parts == [f"tpot_{part}_vs_base" for part in ("ratio", "low", "high", "verdict")]
+    assert frame.arm[1] == "control"  # as in the tables
     assert rows[0]["gap_p90_s"] == str(frame.gap_p90_s[0])
+
+
+def test_the_speed_of_other_answers_is_marked() -> None:
+    found = synthetic_record(contexts=[64], batches=[1, 4])
+    arms = [row[1] for row in headed_table(found)[1].rows]
+    assert arms[2:] == ["mlx-lm", "control", "pamx, partition 512", "mlx-lm (other answers)"]
+    other = next(c for c in found["cells"] if (c["outputs"] or {}).get("same") is False)
+    other["outputs"]["place"] = 7
+    assert headed_table(found)[1].rows[-1][1] == "mlx-lm (differ at 7)"
 
 
 def test_jsonl_with_pandas(record: Record) -> None:
@@ -151,7 +163,7 @@ def written(figure: Any) -> list[str]:
 def test_a_plot_names_its_arms_and_what_was_measured_where(record: Record) -> None:
     figure = record_figure(record)
     assert figure.get_suptitle() == "tiny, fast, on Example CPU, 4 CPUs"
-    for arm in ("pamx, partition auto", "pamx, partition 512", "mlx-lm"):
+    for arm in ("pamx, partition auto", "pamx, partition 512", "mlx-lm (other answers)", "control"):
         assert written(figure).count(arm) >= 3  # beside its line, in each row
     headings = {axes.get_ylabel() for axes in figure.axes} | {a.get_title() for a in figure.axes}
     assert {"TTFT, s", "TPOT, ms", "output tok/s", "batch 1", "batch 4"} <= headings
@@ -176,7 +188,7 @@ def test_no_interval_or_marker_is_cut(contexts: list[int], slow: float) -> None:
             for x, y in ends:
                 assert axes.get_xlim()[0] <= x <= axes.get_xlim()[1]
                 assert min(axes.get_ylim()) <= y <= max(axes.get_ylim())
-    assert drawn == 9  # three arms, three figures
+    assert drawn == 12  # three arms and a control, three figures
     scales = {axes.get_yscale() if contexts[1:] else axes.get_xscale() for axes in figure.axes}
     assert ("log" in scales) == (slow > 5)
     assert any("log scale" in a.get_ylabel() + a.get_title() for a in figure.axes) == (slow > 5)
@@ -197,12 +209,30 @@ def test_one_context_is_drawn_by_arm_with_its_figures() -> None:
     found = synthetic_record(contexts=[256], batches=[1, 4])
     figure = record_figure(found)
     arms = [t.get_text() for t in figure.axes[0].get_yticklabels()]
-    assert arms == ["pamx, partition auto", "pamx, partition 512", "mlx-lm"]
+    assert arms == ["pamx, partition auto", "pamx, partition 512", "mlx-lm", "control"]
+    batched = [t.get_text() for t in figure.axes[3].get_yticklabels()]
+    assert batched[2] == "mlx-lm (other answers)"
     assert any(re.fullmatch(r"\d+ ms ±\d+%", text) for text in written(figure))
     alone = record_figure(
         synthetic_record(contexts=[256], batches=[1], partitions=[None], others=())
     )
     assert len(alone.axes) == 3  # nothing to choose from: no map
+
+
+@pytest.mark.parametrize("contexts", [[256], [256, 1024]])
+def test_a_plot_says_what_makes_it_doubtful(contexts: list[int]) -> None:
+    made = synthetic_record(contexts=contexts, batches=[1], others=(), rounds=2)
+    load = {"workload": "256x1", "before": {}, "after": {}, "used_by_others": 0.64}
+    made |= {"complete": False, "conditions": [load]}
+    made["plan"]["workloads"].append({"context": 2048, "batch": 1, "output": 8})
+    figure = record_figure(made)
+    lines = figure.get_supxlabel().splitlines()
+    assert max(map(len, lines)) <= 13 * figure.get_figwidth()  # none is cut
+    caption = " ".join(lines)
+    assert "Other programs used up to 64% of the CPUs meanwhile." in caption
+    assert "Not complete: 2048x1 was not measured." in caption
+    assert "Control: the first arm once more" in caption
+    assert any(text.endswith("n=4") for text in written(figure))
 
 
 def test_names_are_not_read_as_mathematics(tmp_path: Path) -> None:
@@ -229,11 +259,13 @@ def test_the_map_names_nothing_that_may_be_chance() -> None:
         return [t.get_text() for t in record_figure(found).axes[-1].texts]
 
     for text in fields():
-        assert text.startswith(("no difference detected:", "cannot tell:"))
-        assert {"pamx, partition auto", "pamx, partition 512"} == set(text.splitlines()[1:])
+        assert text.startswith("no arm is faster for sure\n(")
+        assert {"pamx, partition auto", "pamx, partition 512"} == set(text.splitlines()[2:])
     assert set(fields(rounds=1)) == {"too few samples"}
     for text in fields(speeds={"pamx, partition 512": 0.5}):
-        assert re.fullmatch(r"pamx, partition 512\n(1\.9|2\.0).x the next", text)
+        assert re.fullmatch(
+            r"pamx, partition 512\n(1\.9|2\.0).x \(.*\) faster\nthan the next", text
+        )
 
 
 def test_the_best_is_compared_with_the_next_and_not_only_with_the_first() -> None:
@@ -256,8 +288,8 @@ def test_no_arm_hides_another(contexts: list[int]) -> None:
     axes = record_figure(record).axes[0]
     lines = [container.lines[0] for container in axes.containers]  # type: ignore[attr-defined]
     places = [tuple(line.get_xdata()) for line in lines]
-    assert len(places) == len(set(places)) == 3
-    assert len({line.get_marker() for line in lines}) == 3
+    assert len(places) == len(set(places)) == 4  # with the control
+    assert len({line.get_marker() for line in lines}) == 4
     # Each stays next to its own context.
     for ticks in zip(*places, strict=True):
         nearest = {min(contexts, key=lambda c: abs(math.log2(c) - x)) for x in ticks}
@@ -430,6 +462,21 @@ def test_a_comparison_shows_both_figures_and_what_to_beware_of() -> None:
     assert any(re.fullmatch(r"0\.\d\dx, 2 samples, no verdict", r[5]) for r in one.table().rows)
 
 
+def test_other_programs_are_named_beside_verdicts() -> None:
+    first = synthetic_record(contexts=[256], batches=[1])
+    second = synthetic_record(contexts=[256, 512], batches=[1], seed=9)
+
+    def load(workload: str, used: float) -> dict[str, Any]:
+        return {"workload": workload, "before": {}, "after": {}, "used_by_others": used}
+
+    first["conditions"] = [load("256x1", 0.19)]
+    second["conditions"] = [load("256x1", 0.51), load("512x1", 0.7)]
+    heading = compare(first, second, ("a", "b")).table().title
+    assert heading.endswith("; B: other programs used up to 51% of the CPUs)")
+    assert "other programs" not in headed_table(first)[1].title
+    assert headed_table(second)[1].title.endswith("; other programs used up to 70% of the CPUs)")
+
+
 def test_runs_without_anything_in_common() -> None:
     first, second = synthetic_record(contexts=[256]), synthetic_record(contexts=[512])
     with pytest.raises(RequestError, match="no workload and arm in common"):
@@ -447,7 +494,16 @@ def comparison() -> Comparison:
 
 def test_two_runs_in_every_form(comparison: Comparison) -> None:
     titles = [column.title for column in comparison.table().columns]
-    assert titles == ["workload", "arm", "figure", "A", "B", "relative speed"]
+    assert titles == [
+        "workload",
+        "arm",
+        "figure",
+        "A",
+        "B",
+        "relative speed",
+        "control A",
+        "control B",
+    ]
     frame = pd.read_csv(io.StringIO(comparison_as_text(comparison, "csv")))
     assert set(frame.metric) == {"ttft", "tpot", "output_tok_per_s", "e2e", "prompt_tok_per_s"}
     slow = frame[(frame.arm == "mlx-lm") & (frame.metric == "ttft")]
@@ -456,7 +512,11 @@ def test_two_runs_in_every_form(comparison: Comparison) -> None:
     assert slow.unit.item() == "s"
     lines = pd.read_json(io.StringIO(comparison_as_text(comparison, "jsonl")), lines=True)
     assert lines.ratio.tolist() == pytest.approx(frame.ratio.tolist())
-    assert len(json.loads(comparison_as_text(comparison, "json"))["comparisons"]) == len(frame)
+    told = json.loads(comparison_as_text(comparison, "json"))["comparisons"]
+    assert len(told) == len(frame)
+    assert all(c["samples"] == 10 and "pairs" not in c for c in told)  # nothing pairs two runs
+    assert told[0]["control_b"]["ratio"] == pytest.approx(1, abs=0.1)
+    assert frame.control_b[0] == pytest.approx(told[0]["control_b"]["ratio"])
     text = comparison_as_text(comparison, "md")
     assert "| workload | arm | figure | A | B |" in text
     assert "- Not the same: seed" in text

@@ -202,10 +202,12 @@ def test_comparisons_in_words() -> None:
     assert equal == "1.00x (0.97-1.03) no difference detected"
     narrow = comparison(ratio=1.004, low=1.002, high=1.006, verdict="faster")
     assert narrow == "1.004x (1.002-1.006) faster"
+    close = comparison(ratio=1.04, low=1.00009, high=1.08, verdict="faster")
+    assert close == "1.0400x (1.0001-1.0800) faster"
     few = comparison(ratio=1.8, pairs=2, verdict="too few samples")
     assert few == "1.80x, 2 samples, no verdict"
     one = comparison(ratio=28.4, pairs=1, verdict="too few samples")
-    assert one == "28.4x, 1 sample, no verdict"
+    assert one == "1 sample, no verdict"
     assert comparison(ratio=1.1, verdict="cannot tell") == "1.10x cannot tell"
 
 

@@ -25,6 +25,7 @@ from pamx.bench.statistics import (
     summarise,
     typical,
     verdict,
+    verdict_between_runs,
 )
 from pamx.bench.workload import Arm, Workload
 
@@ -188,14 +189,59 @@ def test_a_slowdown_of_a_tenth_is_detected() -> None:
     assert verdicts.count("faster") == 0
 
 
-def test_independent_runs_that_are_equal_are_not_called_different() -> None:
-    called = 0
-    for seed in range(100):
-        runs = [[0.5 * noise() for _ in range(16)] for noise in (Noise(seed), Noise(seed + 500))]
-        found = independent_ratio(*runs, smaller_is_better=True)
+def between_runs(seed: int, slowdown: float, rounds: int) -> str:
+    """The verdict about a run B against A of the same, each with a drift and a speed of its own."""
+    rng = np.random.default_rng(seed)
+    runs, controls = [], []
+    for slow in (1.0, slowdown):
+        noise = Noise(int(rng.integers(1 << 30)))
+        own, drifted = np.exp(rng.normal(0, 0.03)), rng.normal(0, 0.04)
+        first, control = [], []
+        for at in np.linspace(-0.5, 0.5, 2 * rounds):
+            for values in (first, control):
+                values.append(0.5 * slow * own * math.exp(drifted * at) * noise())
+        found = paired_ratio(first, control, smaller_is_better=True)
         assert found is not None
-        called += found.differs and abs(found.ratio - 1) > 0.05
-    assert called <= 5
+        controls.append(found.ratio)
+        runs.append(first)
+    ratio = independent_ratio(*runs, smaller_is_better=True, controls=controls)
+    assert ratio is not None
+    return verdict_between_runs(ratio, MARGIN)
+
+
+@pytest.mark.parametrize("rounds", [4, 25])
+def test_runs_of_the_same_are_not_called_different(rounds: int) -> None:
+    verdicts = [between_runs(seed, 1.0, rounds) for seed in range(100)]
+    assert sum(found in ("faster", "slower") for found in verdicts) <= 5
+
+
+@pytest.mark.parametrize("rounds", [8, 25])
+def test_a_run_slower_by_a_quarter_is_found(rounds: int) -> None:
+    verdicts = [between_runs(seed, 1.25, rounds) for seed in range(100)]
+    assert verdicts.count("slower") >= 80  # some machines drift by as much as a tenth
+    assert verdicts.count("faster") == 0
+
+
+def test_controls_that_lie_apart_widen_the_interval_of_two_runs() -> None:
+    runs = [[0.5 * noise() for _ in range(16)] for noise in (Noise(1), Noise(2))]
+    near = independent_ratio(*runs, smaller_is_better=True)
+    far = independent_ratio(*runs, smaller_is_better=True, controls=[1.01, 0.8])
+    assert near is not None
+    assert far is not None
+    assert far.ratio == near.ratio
+    assert far.high / near.high == pytest.approx(1.25)
+    assert near.low / far.low == pytest.approx(1.25)
+
+
+def test_a_difference_between_runs_has_to_clear_the_margin() -> None:
+    said = {
+        (1.00009, 1.08): "cannot tell",
+        (1.01, 1.05): "no difference detected",
+        (1.07, 1.2): "faster",
+        (0.8, 0.93): "slower",
+    }
+    for (low, high), words in said.items():
+        assert verdict_between_runs(Ratio((low + high) / 2, low, high, 48), MARGIN) == words
 
 
 def test_drift_is_marked_when_it_matters() -> None:

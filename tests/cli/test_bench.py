@@ -405,7 +405,7 @@ def test_what_time_has_no_room_for_is_left_for_another_run(run: Run, tmp_path: P
     assert f"Out of time, so the run is not complete. `pamx bench --resume {file}`" in result.stderr
     assert "24x1: 1 sample of each arm fitted into the time" in result.stderr
     shown = run("bench", "show", str(file))
-    assert re.search(r"24x1 +control +[\d.]+x, 1 sample, no verdict", shown.stdout)
+    assert re.search(r"24x1 +control +1 sample, no verdict", shown.stdout)
     record = json.loads(file.read_text())
     validate(record)
     assert not record["complete"]

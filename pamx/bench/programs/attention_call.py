@@ -98,9 +98,10 @@ class AttentionCall:
                 self._machine = None
                 self._machine = Machine(shape.nbytes, self._threads)
             move = self._machine.copy if settings["what"] == "copy" else self._machine.read
-            seconds = repeated(move)
+            seconds, count = repeated(move)
             moved = shape.nbytes * (2 if settings["what"] == "copy" else 1)
-            yield {"type": "called", "seconds": seconds, "bytes": moved, "pool_bytes": shape.nbytes}
+            answer = {"type": "called", "seconds": seconds, "calls": count}
+            yield answer | {"bytes": moved, "pool_bytes": shape.nbytes}
             return
         with dispatch.watched(settings.get("partition")) as watch:
             if shape != self._shape:
@@ -109,10 +110,11 @@ class AttentionCall:
             found = self._evaluated()
             error = self._error(found)
             ran = watch.ran()
-            seconds = repeated(self._run)
+            seconds, count = repeated(self._run)
         yield {
             "type": "called",
             "seconds": seconds,
+            "calls": count,
             "bytes": shape.nbytes,
             "pool_bytes": shape.nbytes,
             "dispatch": ran,
@@ -219,8 +221,8 @@ class Machine:
         list(self._threads.map(part, self._parts))
 
 
-def repeated(work: Callable[[], None]) -> float:
-    """Mean seconds of a call, over calls that together take a twentieth of a second or more."""
+def repeated(work: Callable[[], None]) -> tuple[float, int]:
+    """Mean seconds of a call, and of how many: together they take a twentieth of a second."""
     begin = time.perf_counter()
     work()
     once = time.perf_counter() - begin
@@ -228,7 +230,7 @@ def repeated(work: Callable[[], None]) -> float:
     begin = time.perf_counter()
     for _ in range(count):
         work()
-    return (time.perf_counter() - begin) / count
+    return (time.perf_counter() - begin) / count, count
 
 
 def _shape(fields: dict[str, Any]) -> Shape:
