@@ -114,7 +114,7 @@ def test_sampling_of_the_wrong_kind(wrong: dict[str, Any], words: str) -> None:
         ([{"content": "x"}], "A message of the prompt is"),
         ([{"role": 5, "content": "x"}], "A message of the prompt is"),
         ([{"role": "user"}], "refuses this conversation|is empty"),
-        ([{"role": "user", "content": {"a": object()}}], "refuses this conversation"),
+        ([{"role": "user", "content": {"a": b"x"}}], "refuses this conversation"),
         (np.array([], np.int64), "The prompt is empty"),
     ],
     ids=str,
