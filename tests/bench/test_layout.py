@@ -239,7 +239,7 @@ def test_percentiles_that_samples_cannot_carry_are_not_shown() -> None:
 def test_definitions_are_short(record: Record) -> None:
     text = laid_out(record, 100)
     explained = text[text.index("\nDefinitions\n") :].splitlines()[2:]
-    assert len(explained) <= 28
+    assert len(explained) <= 30
     assert "Definitions" not in laid_out(record, 100, explained=False)
     assert "\x1b[2mDefinitions\x1b[0m" in laid_out(record, 100, styled=True)
 

@@ -234,7 +234,7 @@ def test_what_a_draw_takes_does_not_grow_with_its_rows() -> None:
                 assert len(ranked.read()) == count
             mx.eval(drawn.tokens)
             peaks.append(mx.get_peak_memory() - held)
-        assert peaks[1] < 1.5 * peaks[0]
+        assert peaks[1] < 2 * peaks[0]
 
 
 def test_log_probabilities_of_many_rows_are_those_of_each_alone() -> None:

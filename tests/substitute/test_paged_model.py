@@ -18,6 +18,7 @@ from pamx.attention.backend import Backend
 from pamx.attention.placeholders import UnsupportedAttentionError
 from pamx.attention.reference import attend as reference_attend
 from pamx.attention.step import Packing, SequenceSlice, Step
+from pamx.engine.draw import Drawn
 from pamx.engine.slot import Dense, Slot
 from pamx.engine.steps import decode
 from pamx.errors import ModelError, OutOfBlocksError, PamxError, RequestError
@@ -324,4 +325,13 @@ def test_a_model_whose_output_is_not_numbers_is_an_error() -> None:
         PagedModel(model, context=64)
     slot = Slot(Dense(model))
     with pytest.raises(ModelError, match=r"not numbers \(NaN\)"):
-        next(decode(model, slot, 5, lambda logits, _: mx.argmax(logits, axis=-1), 3, False))
+        next(
+            decode(
+                model,
+                slot,
+                5,
+                lambda logits, _: Drawn(mx.argmax(logits, axis=-1).astype(mx.int32)),
+                3,
+                False,
+            )
+        )
