@@ -283,20 +283,19 @@ def test_waiting_raises_the_rank_until_the_turn_comes() -> None:
         assert rounds < 500
 
 
-def test_sequences_that_fill_the_pool_exactly_run_together() -> None:
+@pytest.mark.parametrize(
+    ("answer", "together"),
+    [
+        (8, 4),  # three blocks each when complete: they fill the pool exactly
+        (9, 3),  # four: a newcomer would take the block that another may need
+    ],
+)
+def test_a_block_is_left_to_each_that_may_need_one(answer: int, together: int) -> None:
     manager = BlockManager(12, 16)
     scheduler = Scheduler(manager, token_budget=512, max_seqs=4)
     for i in range(4):
-        scheduler.add(sequence(manager, i, [i] * 40, 8))  # three blocks when it is complete
-    assert len(scheduler.schedule().chunks) == 4
-
-
-def test_a_newcomer_leaves_a_block_to_each_that_may_need_one() -> None:
-    manager = BlockManager(12, 16)
-    scheduler = Scheduler(manager, token_budget=512, max_seqs=4)
-    for i in range(4):
-        scheduler.add(sequence(manager, i, [i] * 40, 9))  # four blocks when it is complete
-    assert len(scheduler.schedule().chunks) == 3
+        scheduler.add(sequence(manager, i, [i] * 40, answer))
+    assert len(scheduler.schedule().chunks) == together
 
 
 def test_a_fork_shares_its_parent_s_pages() -> None:
