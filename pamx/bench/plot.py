@@ -38,7 +38,7 @@ def draw(record: Record, path: Path) -> None:
         PamxError: the record has no figures to draw.
     """
     check_available()
-    from pamx.bench.charts import record_figure
+    from pamx.bench.charts.record import record_figure
 
     _save(record_figure(record), path, lambda svg: page(record, svg))
 
@@ -50,7 +50,7 @@ def draw_comparison(found: Comparison, path: Path) -> None:
         PamxError: as `draw`.
     """
     check_available()
-    from pamx.bench.charts import comparison_figure
+    from pamx.bench.charts.comparison import comparison_figure
 
     _save(
         comparison_figure(found),
@@ -67,7 +67,7 @@ def _save(figure: Figure, path: Path, paged: Callable[[str], str]) -> None:
     """
     import matplotlib as mpl
 
-    from pamx.bench.charts import INK
+    from pamx.bench.charts.style import INK
 
     ending = path.suffix.lower().removeprefix(".")
     stream = io.BytesIO()

@@ -20,7 +20,9 @@ import pytest
 
 from pamx.bench import plot
 from pamx.bench.best import best
-from pamx.bench.charts import best_words, comparison_figure, record_figure
+from pamx.bench.charts.best_map import best_words
+from pamx.bench.charts.comparison import comparison_figure
+from pamx.bench.charts.record import record_figure
 from pamx.bench.compare import Comparison, compare, compare_records, different_facts
 from pamx.bench.formats import as_text, comparison_as_text
 from pamx.bench.metrics import TPOT

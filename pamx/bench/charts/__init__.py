@@ -1,0 +1,1 @@
+"""Charts of records. Needs matplotlib; `pamx.bench.plot` writes them to files."""
